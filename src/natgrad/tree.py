@@ -48,12 +48,24 @@ def vdot(x: Tree, y: Tree) -> Array:
 
 def norm(x: Tree) -> Array:
     """Return ‖x‖, without overflow or underflow of the squares."""
-    largest = max_abs(x)
-    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, jnp.ones_like(largest))
-    # A power of two, so that dividing by it rounds nothing and ‖2ᵏx‖ = 2ᵏ‖x‖ to the bit.
-    unit = jnp.exp2(jnp.floor(jnp.log2(unit)))
+    unit = power_of_two(max_abs(x))
     scaled = scale(1 / unit, x)
     return unit * jnp.sqrt(vdot(scaled, scaled))
+
+
+def power_of_two(magnitude: Array) -> Array:
+    """Return the power of two nearest a positive number; 1 for 0 and for what is not finite.
+
+    Dividing by it rounds nothing, so what is computed after scales with the input to the bit. The exponent
+    is kept where the reciprocal is a normal number.
+    """
+    mantissa, exponent = jnp.frexp(magnitude)
+    exponent = jnp.where(mantissa < 0.5**0.5, exponent - 1, exponent)
+    limit = jnp.finfo(magnitude.dtype).maxexp - 2
+    exponent = jnp.clip(exponent, -limit, limit)
+    usable = jnp.isfinite(magnitude) & (magnitude > 0)
+    # Not exp2, which rounds.
+    return jnp.ldexp(jnp.ones_like(magnitude), jnp.where(usable, exponent, 0))
 
 
 def max_abs(x: Tree) -> Array:
@@ -81,3 +93,18 @@ def is_finite(*trees: Tree) -> Array:
 
 def _as(a: Any, leaf: Array) -> Array:
     return jnp.asarray(a).astype(leaf.dtype)
+
+
+def cast_like(x: Tree, like: Tree) -> Tree:
+    """Return x in the dtypes of `like`."""
+    return jax.tree.map(lambda u, v: u.astype(v.dtype), x, like)
+
+
+def combine(z: Array, rows: Tree) -> Tree:
+    """Return zᵀB for rows stacked on a leading axis of every leaf."""
+    return jax.tree.map(lambda leaf: jnp.tensordot(z.astype(leaf.dtype), leaf, axes=1), rows)
+
+
+def stack(*trees: Tree) -> Tree:
+    """Return the trees as rows: every leaf with a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

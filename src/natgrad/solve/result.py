@@ -30,7 +30,7 @@ class Reason(IntEnum):
     ZERO_RHS = 8
     """b = 0, so x = 0."""
     STALLED = 9
-    """The recurrence believed it was done; the recomputed residual says otherwise: rounding has the last word."""
+    """The recurrence believed it was done; the recomputed residual denies it: rounding has the last word."""
 
     @classmethod
     def name_of(cls, reason: Any) -> str:

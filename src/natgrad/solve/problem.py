@@ -1,0 +1,66 @@
+"""What every solver does around its recurrence: the shift, the scale, the implicit derivative."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad import tree
+from natgrad.solve.result import Reason, Solution
+from natgrad.tree import Tree
+
+Operator = Callable[[Tree], Tree]
+"""A linear map v ↦ Av on pytrees."""
+
+RUNNING = -1
+"""The value of `reason` while a loop goes on."""
+
+AIM = 0.9
+"""A loop stops at this fraction of the tolerance, so that the recomputed residual, which rounding moves,
+still meets the tolerance itself."""
+
+
+def solve_implicitly(
+    run: Callable[[Operator, Tree, Tree | None, Operator | None], Solution],
+    matvec: Operator,
+    b: Tree,
+    x0: Tree | None,
+    precondition: Operator | None,
+    shift: Any,
+) -> Solution:
+    """Call `run` on (A + shift·I) x = b; differentiate its answer by dx = A⁻¹(db − dA x), never its loop."""
+    if shift is not None:
+        unshifted = matvec
+        matvec = lambda v: tree.axpy(shift, v, unshifted(v))  # noqa: E731
+    # The product appears in the loop, in the check and in the derivative: jit traces it once for all.
+    product = jax.jit(matvec)
+
+    def solve(product: Operator, rhs: Tree) -> tuple[Tree, Solution]:
+        # A derivative arrives here with a right-hand side of its own, to which x0 means nothing.
+        start = None if x0 is None else tree.where(_equal(rhs, b), x0, tree.zeros_like(x0))
+        solution = run(product, rhs, start, precondition)
+        return solution.x, solution._replace(x=None)
+
+    x, rest = jax.lax.custom_linear_solve(product, b, solve, symmetric=True, has_aux=True)
+    return rest._replace(x=x)
+
+
+def residual(product: Operator, b: Tree, x: Tree | None) -> Tree:
+    """Return b − Ax; no product is spent on A·0."""
+    return b if x is None else tree.sub(b, product(x))
+
+
+def verdict(reason: Array, residual_norm: Array, target: Array, b_norm: Array, finite: Array) -> Array:
+    """Let the recomputed residual overrule the loop: only it may say SOLVED, and NaN is tested first."""
+    claimed = jnp.where(reason == Reason.SOLVED, Reason.STALLED, reason)
+    met = (residual_norm <= target) & (target > 0)
+    checked = jnp.where(met, Reason.SOLVED, claimed)
+    checked = jnp.where(b_norm == 0, Reason.ZERO_RHS, checked)
+    return jnp.where(finite, checked, Reason.NONFINITE)
+
+
+def _equal(x: Tree, y: Tree) -> Array:
+    same = [jnp.all(u == v) for u, v in zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)]
+    return jnp.all(jnp.stack(same))
