@@ -75,6 +75,11 @@ def max_abs(x: Tree) -> Array:
     return jnp.max(jnp.stack(peaks))
 
 
+def total(x: Tree) -> Array:
+    """Return the sum of all numbers in x."""
+    return jnp.sum(jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(x)]))
+
+
 def zeros_like(x: Tree) -> Tree:
     """Return the zero vector of x's space."""
     return jax.tree.map(jnp.zeros_like, x)

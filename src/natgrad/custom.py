@@ -1,0 +1,241 @@
+"""Likelihoods built from a user's functions: the Fisher information by automatic differentiation.
+
+Functions act on a whole batch and are separable over it, so the Hessian of their sum is block-diagonal and one
+forward-over-reverse pass gives every example's product at once.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from natgrad.likelihood import Likelihood
+from natgrad.tree import Tree
+
+
+def hessian_at_outputs(loss: Callable[[Tree], Array], outputs: Tree, u: Tree) -> Tree:
+    """Return (∂²/∂r² Σ loss(r)) u for a loss that is separable over examples."""
+    return jax.jvp(jax.grad(lambda r: jnp.sum(loss(r))), (outputs,), (u,))[1]
+
+
+@dataclass(frozen=True)
+class DenseRoot:
+    """A square root of each example's M, from M's products: o of them and an eigendecomposition of o × o."""
+
+    roots: Array
+    outputs: Tree
+
+    @classmethod
+    def of(cls, product: Callable[[Tree], Tree], outputs: Tree) -> "DenseRoot":
+        """Return V √s for M = V diag(s) Vᵀ."""
+        flat = _flatten(outputs)
+        basis = jnp.eye(flat.shape[1], dtype=flat.dtype)
+        columns = jax.vmap(lambda e: _flatten(product(_unflatten(jnp.broadcast_to(e, flat.shape), outputs))))
+        values, vectors = jnp.linalg.eigh(jnp.moveaxis(columns(basis), 0, -1), symmetrize_input=True)
+        return cls(vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :], outputs)
+
+    def factor(self, e: Array) -> Tree:
+        """Return C e."""
+        return _unflatten(jnp.einsum("nij,nj->ni", self.roots, e), self.outputs)
+
+    def factor_transpose(self, u: Tree) -> Array:
+        """Return Cᵀ u."""
+        return jnp.einsum("nij,ni->nj", self.roots, _flatten(u))
+
+
+@dataclass(frozen=True)
+class LogProb(Likelihood):
+    """A likelihood known by its log-probability; see `Likelihood.from_log_prob`."""
+
+    log_prob: Callable[[Tree, Tree], Array]
+    divergence: Callable[[Tree, Tree], Array] | None
+    log_partition: Callable[[Tree], Array] | None
+    support: Any
+    draw: Callable[[Array, Tree], Tree] | None
+    average: Callable[[Tree], Tree] | None
+
+    def __init__(
+        self,
+        log_prob: Callable[[Tree, Tree], Array],
+        *,
+        kl: Callable[[Tree, Tree], Array] | None = None,
+        log_partition: Callable[[Tree], Array] | None = None,
+        support: Any = None,
+        sample: Callable[[Array, Tree], Tree] | None = None,
+        mean: Callable[[Tree], Tree] | None = None,
+    ):
+        if all(known is None for known in (kl, log_partition, support, sample)):
+            raise ValueError(
+                "from_log_prob needs one of kl=, log_partition=, support= (exact Fisher) or sample= (Monte-Carlo)."
+            )
+        # A tuple of numbers: hashable, so that the likelihood can be a static argument.
+        support = None if support is None else _nested_tuple(np.asarray(support).tolist())
+        fields = (log_prob, kl, log_partition, support, sample, mean)
+        for name, value in zip(self.__dataclass_fields__, fields, strict=True):
+            object.__setattr__(self, name, value)
+
+    @property
+    def matching(self) -> bool:
+        """Whether the outputs are natural parameters: then ∂²nll/∂r² = ∇²A = M."""
+        return self.log_partition is not None
+
+    def nll(self, outputs: Tree, targets: Tree) -> Array:
+        """Return −log p."""
+        return -self.log_prob(outputs, targets)
+
+    def fisher(self, outputs: Tree, u: Tree) -> Tree:
+        """Return M u: the Hessian of the KL, or of the log-partition, or the sum over the support."""
+        if self.divergence is not None:
+            kl, here = self.divergence, jax.lax.stop_gradient(outputs)
+            return hessian_at_outputs(lambda r: kl(here, r), outputs, u)
+        if self.log_partition is not None:
+            return hessian_at_outputs(self.log_partition, outputs, u)
+        if self.support is not None:
+            return self.factor(outputs, self.factor_transpose(outputs, u))
+        raise TypeError(
+            "This likelihood has only a sampler: the exact Fisher needs kl=, log_partition= or support=; "
+            "use metric=ng.MonteCarloFisher(samples)."
+        )
+
+    def factor(self, outputs: Tree, e: Tree) -> Tree:
+        """Return C e: √p-weighted scores over a finite support, else a dense square root of M."""
+        if self.support is not None:
+            rows = self._scores(outputs)
+            return jax.tree.map(lambda s: jnp.einsum("sn...,ns->n...", s, e), rows)
+        return self._root(outputs).factor(e)
+
+    def factor_transpose(self, outputs: Tree, u: Tree) -> Tree:
+        """Return Cᵀ u."""
+        if self.support is not None:
+            rows = self._scores(outputs)
+            dots = jax.tree.map(lambda s, v: jnp.einsum("snk,nk->ns", _flat(s, 2), _flat(v, 1)), rows, u)
+            return sum(jax.tree.leaves(dots))
+        return self._root(outputs).factor_transpose(u)
+
+    def factor_space(self, outputs: Tree) -> Array:
+        """Return (batch, size of the support), or (batch, outputs)."""
+        flat = _flatten(outputs)
+        return flat if self.support is None else jnp.zeros((flat.shape[0], len(self.support)), flat.dtype)
+
+    def score(self, keys: Array, outputs: Tree) -> Tree:
+        """Return C times signs, or without an exact Fisher the score of a sampled target."""
+        if self.draw is None or any(
+            k is not None for k in (self.divergence, self.log_partition, self.support)
+        ):
+            return super().score(keys, outputs)
+        draw = self.draw
+        one = jax.vmap(
+            lambda key, r: jax.tree.map(lambda t: t[0], draw(key, jax.tree.map(lambda x: x[None], r)))
+        )
+        targets = jax.lax.stop_gradient(one(keys, outputs))
+        return jax.grad(lambda r: jnp.sum(self.nll(r, targets)))(outputs)
+
+    def kl(self, outputs: Tree, new_outputs: Tree) -> Array:
+        """Return the KL where it is known: given, from the log-partition, or by summing over the support."""
+        if self.divergence is not None:
+            return self.divergence(outputs, new_outputs)
+        if self.log_partition is not None:
+            total, pull = jax.vjp(lambda r: self.log_partition(r), outputs)  # type: ignore[misc]
+            (mean,) = pull(jnp.ones_like(total))
+            inner = jax.tree.map(
+                lambda m, a, b: jnp.sum(_flat(m * (b - a), 1), -1), mean, outputs, new_outputs
+            )
+            return self.log_partition(new_outputs) - total - sum(jax.tree.leaves(inner))
+        if self.support is not None:
+            before, after = self._log_probs(outputs), self._log_probs(new_outputs)
+            return jnp.sum(jnp.exp(before) * (before - after), axis=0)
+        raise TypeError("This likelihood has only a sampler: its KL is not known.")
+
+    def mean(self, outputs: Tree) -> Tree:
+        """Return E[t] where `mean=` was given."""
+        if self.average is None:
+            raise TypeError("This likelihood was built without mean=.")
+        return self.average(outputs)
+
+    def sample(self, key: Array, outputs: Tree) -> Tree:
+        """Draw t where `sample=` was given."""
+        if self.draw is None:
+            raise TypeError("This likelihood was built without sample=.")
+        return self.draw(key, outputs)
+
+    def check(self, outputs: Tree, targets: Tree) -> None:
+        """Refuse a log_prob that does not return one number an example."""
+        _expect_per_example("log_prob", self.log_prob, outputs, targets)
+
+    def _log_probs(self, outputs: Tree) -> Array:
+        examples = jax.tree.leaves(outputs)[0].shape[0]
+        values = jnp.asarray(self.support)
+        tiled = jnp.broadcast_to(values[:, None], (values.shape[0], examples, *values.shape[1:]))
+        return jax.vmap(lambda t: self.log_prob(outputs, t))(tiled)
+
+    def _scores(self, outputs: Tree) -> Tree:
+        """Return √p(t) ∇ᵣ log p(t) for every t of the support: the columns of C."""
+        probabilities = jnp.exp(self._log_probs(outputs))
+        examples = probabilities.shape[1]
+        score = jax.vmap(
+            lambda t: jax.grad(
+                lambda r: jnp.sum(self.log_prob(r, jnp.broadcast_to(t, (examples, *t.shape))))
+            )(outputs)
+        )
+        root = jnp.sqrt(probabilities)
+        return jax.tree.map(
+            lambda s: s * root.reshape(root.shape + (1,) * (s.ndim - 2)), score(jnp.asarray(self.support))
+        )
+
+    def _root(self, outputs: Tree) -> DenseRoot:
+        return DenseRoot.of(lambda u: self.fisher(outputs, u), outputs)
+
+
+@dataclass(frozen=True)
+class Loss(Likelihood):
+    """A loss convex in the outputs, with no probabilistic reading: for `ng.GaussNewton`."""
+
+    loss: Callable[[Tree, Tree], Array]
+
+    def nll(self, outputs: Tree, targets: Tree) -> Array:
+        """Return the loss per example."""
+        return self.loss(outputs, targets)
+
+    def fisher(self, outputs: Tree, u: Tree) -> Tree:
+        """Refuse: a bare loss defines no distribution."""
+        raise TypeError("from_loss defines no distribution, so no Fisher: use metric=ng.GaussNewton().")
+
+    def check(self, outputs: Tree, targets: Tree) -> None:
+        """Refuse a loss that does not return one number an example."""
+        _expect_per_example("loss", self.loss, outputs, targets)
+
+
+def _expect_per_example(name: str, function: Callable[..., Any], outputs: Tree, targets: Tree) -> None:
+    examples = jax.tree.leaves(outputs)[0].shape[:1]
+    found = jax.eval_shape(function, outputs, targets)
+    if jnp.shape(found) != examples:
+        raise ValueError(
+            f"{name} returned shape {jnp.shape(found)}; it must give one number an example, {examples}."
+        )
+
+
+def _nested_tuple(values: Any) -> Any:
+    return tuple(_nested_tuple(v) for v in values) if isinstance(values, list) else values
+
+
+def _flat(x: Array, lead: int) -> Array:
+    return x.reshape(*x.shape[:lead], -1)
+
+
+def _flatten(tree: Tree) -> Array:
+    return jnp.concatenate([_flat(leaf, 1) for leaf in jax.tree.leaves(tree)], axis=1)
+
+
+def _unflatten(flat: Array, like: Tree) -> Tree:
+    leaves, structure = jax.tree.flatten(like)
+    sizes = [math.prod(leaf.shape[1:]) for leaf in leaves]
+    pieces = [flat[:, end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    return jax.tree.unflatten(
+        structure, [p.reshape(leaf.shape) for p, leaf in zip(pieces, leaves, strict=True)]
+    )

@@ -1,0 +1,419 @@
+"""p(t | outputs): what the numbers a model returns mean.
+
+A likelihood turns outputs r (logits, means, log-rates: no output activation) into a loss and a metric. With
+M = E_t[∇ᵣ log p ∇ᵣ log pᵀ], the Fisher information at the outputs of one example, it offers
+
+    nll(r, t)                 −log p(t | r), without terms free of r, summed over outputs: shape (batch,)
+    fisher(r, u)              M u
+    factor(r, e)              C e with C Cᵀ = M; factor_transpose(r, u) is Cᵀ u
+    kl(r, r′)                 KL(p(·|r) ‖ p(·|r′)), shape (batch,)
+    mean(r), sample(key, r)   E[t | r] and a draw of t
+
+Everything is at the logits: the paper's form J_yᵀ diag(1/y) J_y is 0/0 where a unit saturates.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad.tree import Tree
+
+
+class Likelihood:
+    """The interface, and what every likelihood over one example axis shares."""
+
+    @property
+    def matching(self) -> bool:
+        """Whether the Hessian of nll at the outputs is M whatever the target, so that Gauss–Newton = Fisher."""
+        return False
+
+    def nll(self, outputs: Tree, targets: Tree) -> Array:
+        """Return −log p(targets | outputs) per example, without terms free of the outputs."""
+        raise NotImplementedError
+
+    def fisher(self, outputs: Tree, u: Tree) -> Tree:
+        """Return M u, the Fisher information at the outputs times u."""
+        raise NotImplementedError
+
+    def factor(self, outputs: Tree, e: Tree) -> Tree:
+        """Return C e, where C Cᵀ = M."""
+        raise NotImplementedError
+
+    def factor_transpose(self, outputs: Tree, u: Tree) -> Tree:
+        """Return Cᵀ u."""
+        raise NotImplementedError
+
+    def factor_space(self, outputs: Tree) -> Tree:
+        """Return an array (or tree) shaped like the e of `factor`."""
+        return outputs
+
+    def score(self, keys: Array, outputs: Tree) -> Tree:
+        """Return a random s with E[s sᵀ] = M for each example, one key an example.
+
+        C times random signs: unbiased as a sampled target's score is, with less variance.
+        """
+        return self.factor(outputs, random_signs(keys, self.factor_space(outputs)))
+
+    def kl(self, outputs: Tree, new_outputs: Tree) -> Array:
+        """Return KL(p(·|outputs) ‖ p(·|new_outputs)) per example."""
+        raise NotImplementedError
+
+    def mean(self, outputs: Tree) -> Tree:
+        """Return E[t | outputs]."""
+        raise NotImplementedError
+
+    def sample(self, key: Array, outputs: Tree) -> Tree:
+        """Draw t ~ p(· | outputs)."""
+        raise NotImplementedError
+
+    def check(self, outputs: Tree, targets: Tree) -> None:
+        """Refuse, in one sentence, outputs and targets (or their shapes) that do not belong together."""
+        _expect_same_shape(self, outputs, targets)
+
+    def parts(self) -> tuple["Likelihood", ...]:
+        """Return the independent factors; only `Product` has more than one."""
+        return (self,)
+
+    def coefficients(self, outputs: Tree, weights: Tree) -> Tree:
+        """Return c with Σ c = 1: each example's share in a mean. The metric and the loss each have their own."""
+        first = jax.tree.leaves(outputs)[0]
+        wide = jnp.promote_types(first.dtype, jnp.float32)
+        if weights is None:
+            return jnp.full(first.shape[0], 1 / first.shape[0], wide)
+        if jnp.shape(weights) != first.shape[:1]:
+            raise ValueError(
+                f"weights have shape {jnp.shape(weights)}; one number an example is {first.shape[:1]}."
+            )
+        weights = jnp.asarray(weights).astype(wide)
+        return weights / jnp.sum(weights)
+
+    def weigh(self, coefficients: Tree, u: Tree) -> Tree:
+        """Return c_i u_i: each example's outputs times its coefficient."""
+        return jax.tree.map(lambda leaf: _broadcast(coefficients, leaf) * leaf, u)
+
+    @staticmethod
+    def from_log_prob(log_prob: Callable[[Tree, Tree], Array], **known: Any) -> "Likelihood":
+        """Build a likelihood from `log_prob(outputs, targets) -> (batch,)` and what else is known of it.
+
+        Give `kl(outputs, new_outputs) -> (batch,)`, `log_partition(outputs) -> (batch,)` (an exponential family
+        in its natural parameters) or a finite `support` (an array of all targets) for the exact Fisher by
+        automatic differentiation; or `sample(key, outputs)` for `ng.MonteCarloFisher`. `mean(outputs)` is optional.
+        """
+        from natgrad.custom import LogProb
+
+        return LogProb(log_prob, **known)
+
+    @staticmethod
+    def from_loss(loss: Callable[[Tree, Tree], Array]) -> "Likelihood":
+        """Wrap `loss(outputs, targets) -> (batch,)`, convex in the outputs, for `ng.GaussNewton`."""
+        from natgrad.custom import Loss
+
+        return Loss(loss)
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """t ~ N(outputs, scale²): nll = Σ (t − r)² / (2 scale²), M = I / scale²."""
+
+    scale: float = 1.0
+    """The standard deviation."""
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError(f"Gaussian(scale={self.scale}): the standard deviation must be positive.")
+
+    matching = True
+
+    def nll(self, outputs: Array, targets: Array) -> Array:
+        """Return Σ (t − r)² / (2 scale²)."""
+        return _sum((targets.astype(outputs.dtype) - outputs) ** 2) / (2 * self.scale**2)
+
+    def fisher(self, outputs: Array, u: Array) -> Array:
+        """Return u / scale²."""
+        return u / self.scale**2
+
+    def factor(self, outputs: Array, e: Array) -> Array:
+        """Return e / scale."""
+        return e / self.scale
+
+    def factor_transpose(self, outputs: Array, u: Array) -> Array:
+        """Return u / scale."""
+        return u / self.scale
+
+    def kl(self, outputs: Array, new_outputs: Array) -> Array:
+        """Return Σ (r − r′)² / (2 scale²)."""
+        return self.nll(new_outputs, outputs)
+
+    def mean(self, outputs: Array) -> Array:
+        """Return the outputs."""
+        return outputs
+
+    def sample(self, key: Array, outputs: Array) -> Array:
+        """Draw from N(outputs, scale²)."""
+        return outputs + self.scale * jax.random.normal(key, outputs.shape, outputs.dtype)
+
+
+class _Elementwise(Likelihood):
+    """One-parameter exponential families, each output its own: A(r) − t r, with M = diag(A″(r))."""
+
+    def log_partition(self, r: Array) -> Array:
+        raise NotImplementedError
+
+    def variance(self, r: Array) -> Array:
+        raise NotImplementedError
+
+    matching = True
+
+    def nll(self, outputs: Array, targets: Array) -> Array:
+        """Return Σ A(r) − t r."""
+        return _sum(self.log_partition(outputs) - targets.astype(outputs.dtype) * outputs)
+
+    def fisher(self, outputs: Array, u: Array) -> Array:
+        """Return A″(r) u."""
+        return self.variance(outputs) * u
+
+    def factor(self, outputs: Array, e: Array) -> Array:
+        """Return √A″(r) e."""
+        return jnp.sqrt(self.variance(outputs)) * e
+
+    def factor_transpose(self, outputs: Array, u: Array) -> Array:
+        """Return √A″(r) u."""
+        return self.factor(outputs, u)
+
+    def kl(self, outputs: Array, new_outputs: Array) -> Array:
+        """Return the Bregman divergence A(r′) − A(r) − A′(r)(r′ − r)."""
+        gap = self.log_partition(new_outputs) - self.log_partition(outputs)
+        return _sum(gap - self.mean(outputs) * (new_outputs - outputs))
+
+
+@dataclass(frozen=True)
+class Bernoulli(_Elementwise):
+    """t ∈ [0, 1] with logit r, each output its own: nll = Σ log(1 + eʳ) − t r, M = diag(y(1 − y)), y = σ(r)."""
+
+    def log_partition(self, r: Array) -> Array:
+        """Return log(1 + eʳ)."""
+        return jnp.logaddexp(r, jnp.zeros_like(r))
+
+    def variance(self, r: Array) -> Array:
+        """Return y(1 − y), as σ(r) σ(−r): exact where y rounds to 1."""
+        return jax.nn.sigmoid(r) * jax.nn.sigmoid(-r)
+
+    def mean(self, outputs: Array) -> Array:
+        """Return σ(r)."""
+        return jax.nn.sigmoid(outputs)
+
+    def sample(self, key: Array, outputs: Array) -> Array:
+        """Draw zeros and ones."""
+        return jax.random.bernoulli(key, self.mean(outputs)).astype(outputs.dtype)
+
+
+@dataclass(frozen=True)
+class Poisson(_Elementwise):
+    """Counts t with log-rate r: nll = Σ eʳ − t r, M = diag(eʳ).
+
+    Beyond r = ½ log(largest float) (44 in float32, a rate of 10¹⁹) the exponential goes on as its tangent, so
+    that an overshooting step gives a large number and not a NaN.
+    """
+
+    def _limit(self, r: Array) -> float:
+        return 0.5 * math.log(float(jnp.finfo(r.dtype).max))
+
+    def log_partition(self, r: Array) -> Array:
+        """Return eʳ."""
+        limit = self._limit(r)
+        return jnp.exp(jnp.minimum(r, limit)) * (1 + jnp.maximum(r - limit, 0))
+
+    def variance(self, r: Array) -> Array:
+        """Return eʳ."""
+        return jnp.exp(jnp.minimum(r, self._limit(r)))
+
+    def mean(self, outputs: Array) -> Array:
+        """Return eʳ."""
+        return self.variance(outputs)
+
+    def sample(self, key: Array, outputs: Array) -> Array:
+        """Draw counts."""
+        return jax.random.poisson(key, self.mean(outputs)).astype(outputs.dtype)
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """One of K classes from K logits on the last axis: nll = −log softmax(r)_t, M = diag(y) − y yᵀ.
+
+    Targets are integer classes or (soft) one-hot rows; other axes between the first and the last (time,
+    position) are independent and summed.
+    """
+
+    matching = True
+
+    def nll(self, outputs: Array, targets: Array) -> Array:
+        """Return log Σ eʳ − r_t."""
+        if targets.ndim < outputs.ndim:
+            chosen = jnp.take_along_axis(outputs, targets[..., None], axis=-1)[..., 0]
+            return _sum(jax.nn.logsumexp(outputs, axis=-1) - chosen)
+        return -_sum(targets.astype(outputs.dtype) * jax.nn.log_softmax(outputs))
+
+    def fisher(self, outputs: Array, u: Array) -> Array:
+        """Return y∘u − y (yᵀu)."""
+        y = jax.nn.softmax(outputs)
+        return y * (u - jnp.sum(y * u, axis=-1, keepdims=True))
+
+    def factor(self, outputs: Array, e: Array) -> Array:
+        """Return √y∘e − y (√yᵀe): C = diag(√y) − y √yᵀ."""
+        root = jnp.sqrt(jax.nn.softmax(outputs))
+        return root * (e - root * jnp.sum(root * e, axis=-1, keepdims=True))
+
+    def factor_transpose(self, outputs: Array, u: Array) -> Array:
+        """Return √y∘(u − yᵀu)."""
+        y = jax.nn.softmax(outputs)
+        return jnp.sqrt(y) * (u - jnp.sum(y * u, axis=-1, keepdims=True))
+
+    def kl(self, outputs: Array, new_outputs: Array) -> Array:
+        """Return Σ y (log y − log y′)."""
+        gap = jax.nn.log_softmax(outputs) - jax.nn.log_softmax(new_outputs)
+        return _sum(jax.nn.softmax(outputs) * gap)
+
+    def mean(self, outputs: Array) -> Array:
+        """Return the class probabilities."""
+        return jax.nn.softmax(outputs)
+
+    def sample(self, key: Array, outputs: Array) -> Array:
+        """Draw integer classes."""
+        return jax.random.categorical(key, outputs)
+
+    def check(self, outputs: Any, targets: Any) -> None:
+        """Refuse targets that are neither classes nor one-hot rows for these logits."""
+        shape, found = jnp.shape(outputs), jnp.shape(targets)
+        integer = jnp.issubdtype(targets.dtype, jnp.integer)
+        if not (found == shape or (found == shape[:-1] and integer)):
+            raise ValueError(
+                f"Categorical targets have shape {found} and dtype {targets.dtype}; logits of shape {shape} need "
+                f"integer classes of shape {shape[:-1]} or one-hot rows of shape {shape}."
+            )
+
+
+@dataclass(frozen=True, init=False)
+class Product(Likelihood):
+    """Independent likelihoods of several outputs: L = Σ_k c_k mean_k(nll_k), F = Σ_k c_k F_k.
+
+    Outputs, targets and (if given per factor) weights are tuples. Each factor averages over its own example
+    axis, so the axes may differ in length: interior and boundary points, say.
+    """
+
+    factors: tuple[Likelihood, ...]
+    weights: tuple[float, ...]
+
+    def __init__(self, *factors: Likelihood, weights: tuple[float, ...] | None = None):
+        weights = (1.0,) * len(factors) if weights is None else tuple(weights)
+        if not factors or len(weights) != len(factors):
+            raise ValueError(f"Product needs one weight for each of its {len(factors)} factors.")
+        if any(isinstance(factor, Product) for factor in factors):
+            raise ValueError("Product factors must be plain likelihoods: flatten the inner Product.")
+        object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "weights", weights)
+
+    @property
+    def matching(self) -> bool:
+        """Whether every factor matches."""
+        return all(factor.matching for factor in self.factors)
+
+    def parts(self) -> tuple[Likelihood, ...]:
+        """Return the factors."""
+        return self.factors
+
+    def _each(self, method: str, *trees: Any) -> tuple[Any, ...]:
+        return tuple(
+            getattr(factor, method)(*args) for factor, *args in zip(self.factors, *trees, strict=True)
+        )
+
+    def nll(self, outputs: Any, targets: Any) -> Any:
+        """Return one array of losses a factor."""
+        return self._each("nll", outputs, targets)
+
+    def fisher(self, outputs: Any, u: Any) -> Any:
+        """Return M_k u_k for each factor."""
+        return self._each("fisher", outputs, u)
+
+    def factor(self, outputs: Any, e: Any) -> Any:
+        """Return C_k e_k for each factor."""
+        return self._each("factor", outputs, e)
+
+    def factor_transpose(self, outputs: Any, u: Any) -> Any:
+        """Return C_kᵀ u_k for each factor."""
+        return self._each("factor_transpose", outputs, u)
+
+    def factor_space(self, outputs: Any) -> Any:
+        """Return each factor's."""
+        return self._each("factor_space", outputs)
+
+    def score(self, keys: Any, outputs: Any) -> Any:
+        """Return a random score of each factor."""
+        return self._each("score", keys, outputs)
+
+    def kl(self, outputs: Any, new_outputs: Any) -> Any:
+        """Return one array of divergences a factor."""
+        return self._each("kl", outputs, new_outputs)
+
+    def mean(self, outputs: Any) -> Any:
+        """Return each factor's mean."""
+        return self._each("mean", outputs)
+
+    def sample(self, key: Array, outputs: Any) -> Any:
+        """Draw from each factor."""
+        return self._each("sample", tuple(jax.random.split(key, len(self.factors))), outputs)
+
+    def check(self, outputs: Any, targets: Any) -> None:
+        """Refuse outputs or targets that are not one entry a factor, or do not fit their factor."""
+        for name, tree in (("outputs", outputs), ("targets", targets)):
+            if not isinstance(tree, (tuple, list)) or len(tree) != len(self.factors):
+                raise ValueError(
+                    f"Product {name} must be a tuple of {len(self.factors)} entries, one a factor."
+                )
+        self._each("check", outputs, targets)
+
+    def coefficients(self, outputs: Any, weights: Any) -> Any:
+        """Return c_k times each factor's own coefficients."""
+        if not isinstance(weights, (tuple, list)):
+            weights = (weights,) * len(self.factors)
+        own = self._each("coefficients", outputs, weights)
+        return tuple(c * share for c, share in zip(self.weights, own, strict=True))
+
+    def weigh(self, coefficients: Any, u: Any) -> Any:
+        """Return each factor's outputs times its coefficients."""
+        return self._each("weigh", coefficients, u)
+
+
+def _sum(values: Array) -> Array:
+    """Sum over everything but the example axis."""
+    return jnp.sum(values, axis=tuple(range(1, values.ndim)))
+
+
+def _broadcast(c: Array, like: Array) -> Array:
+    return c.astype(like.dtype).reshape(c.shape + (1,) * (like.ndim - 1))
+
+
+def random_signs(keys: Array, space: Tree) -> Tree:
+    """Return independent ±1 in the shape of `space`, one key an example: they do not depend on the chunking."""
+
+    def draw(like: Any) -> Array:
+        return jax.vmap(lambda key: jax.random.rademacher(key, like.shape[1:], like.dtype))(keys)
+
+    return jax.tree.map(draw, space)
+
+
+def _expect_same_shape(likelihood: Likelihood, outputs: Tree, targets: Tree) -> None:
+    want = [jnp.shape(leaf) for leaf in jax.tree.leaves(outputs)]
+    have = [jnp.shape(leaf) for leaf in jax.tree.leaves(targets)]
+    if want != have:
+        raise ValueError(
+            f"{type(likelihood).__name__} targets have shape {_plain(have)}; the model's outputs have {_plain(want)}."
+        )
+
+
+def _plain(shapes: list[Any]) -> Any:
+    return shapes[0] if len(shapes) == 1 else shapes

@@ -1,0 +1,206 @@
+"""A symmetric matrix on parameter space, known by its products: v ↦ Fv, one linearization a step.
+
+    F = Σ_i c_i J_iᵀ M_i J_i = AᵀA,     A_i = √c_i C_iᵀ J_i,     C_i C_iᵀ = M_i
+
+J_i is the Jacobian of example i's outputs, c_i its coefficient, M_i a small symmetric matrix at the outputs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad import tree
+from natgrad.likelihood import random_signs
+from natgrad.problem import Chunk, Examples, Pass, Problem
+from natgrad.tree import Tree
+
+
+class AtOutputs(NamedTuple):
+    """M at a chunk's outputs: u ↦ Mu, and a square root C of it, e ↦ Ce and u ↦ Cᵀu."""
+
+    product: Callable[[Tree], Tree]
+    factor: Callable[[Tree], Tree]
+    factor_transpose: Callable[[Tree], Tree]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a metric is taken: a problem, parameters, examples, and a key for what is random."""
+
+    problem: Problem
+    params: Tree
+    examples: Examples
+    context: Tree
+    key: Array
+
+    def linearize(self, microbatch: int | None = None) -> Pass:
+        """Return the model linearized here."""
+        return self.problem.linearize(self.params, self.examples, self.context, microbatch)
+
+
+class Operator:
+    """A symmetric matrix on parameter space, known by its products."""
+
+    def __call__(self, v: Tree) -> Tree:
+        """Return F v."""
+        raise NotImplementedError
+
+    def quadratic(self, v: Tree) -> Array:
+        """Return vᵀ F v. Half of it is, to second order, the KL divergence a step v makes."""
+        return tree.vdot(v, self(v))
+
+    def factor(self, v: Tree) -> Tree:
+        """Return A v, where F = AᵀA: one row an example, A_i = √c_i C_iᵀ J_i."""
+        raise TypeError(f"{type(self).__name__} has no factor.")
+
+    def factor_transpose(self, e: Tree) -> Tree:
+        """Return Aᵀ e."""
+        raise TypeError(f"{type(self).__name__} has no factor.")
+
+    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
+        """Return an unbiased estimate of diag(F) from random signs, in `blocks` groups of examples."""
+        raise TypeError(f"{type(self).__name__} has no estimate of its diagonal.")
+
+
+class JacobianOperator(Operator):
+    """F = Σ_i c_i J_iᵀ M_i J_i: one JVP, M at the outputs, one VJP."""
+
+    def __init__(self, place: Place, at: Callable[[Chunk], AtOutputs], linear: Pass | None = None):
+        self._place = place
+        self._at = at
+        self._linear = place.linearize() if linear is None else linear
+        self._weigh = place.problem.likelihood.weigh
+
+    @property
+    def examples(self) -> Examples:
+        """The examples the metric averages over."""
+        return self._place.examples
+
+    def __call__(self, v: Tree) -> Tree:
+        """Return F v."""
+        return self._linear.sum(lambda chunk: chunk.vjp(self._weighted(chunk, chunk.jvp(v))))
+
+    def quadratic(self, v: Tree) -> Array:
+        """Return vᵀ F v from one JVP, without the transpose."""
+
+        def part(chunk: Chunk) -> Array:
+            u = chunk.jvp(v)
+            return tree.vdot(u, self._weighted(chunk, u))
+
+        return self._linear.sum(part)
+
+    def factor(self, v: Tree) -> Tree:
+        """Return A v, A_i = √c_i C_iᵀ J_i."""
+        return self._linear.map(
+            lambda chunk: self._at(chunk).factor_transpose(self._weigh(_roots(chunk), chunk.jvp(v)))
+        )
+
+    def factor_transpose(self, e: Tree) -> Tree:
+        """Return Aᵀ e."""
+
+        def part(chunk: Chunk) -> Tree:
+            return chunk.vjp(self._weigh(_roots(chunk), self._at(chunk).factor(self._linear.rows(chunk, e))))
+
+        return self._linear.sum(part)
+
+    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
+        """Return Σ_b (Σ_{i∈b} A_iᵀ e_i)², e random signs (Chapelle & Erhan 2011): cross terms vanish on average."""
+        longest = max(leaf.shape[0] for leaf in jax.tree.leaves(self.examples.inputs))
+
+        def part(chunk: Chunk) -> Tree:
+            keys = example_keys(key, chunk.examples.index)
+            at = self._at(chunk)
+            space = jax.eval_shape(at.factor_transpose, chunk.outputs)
+            signs = jax.tree.map(random_signs, keys, space)
+            score = chunk.vjp(self._weigh(_roots(chunk), at.factor(signs)))
+            return jax.tree.map(jnp.square, score)
+
+        return self._place.linearize(microbatch=-(-longest // blocks)).sum(part)
+
+    def _weighted(self, chunk: Chunk, u: Tree) -> Tree:
+        return self._weigh(chunk.examples.coefficients, self._at(chunk).product(u))
+
+
+class SumOperator(Operator):
+    """F₁ + F₂ + …"""
+
+    def __init__(self, *terms: Operator):
+        self._terms = terms
+
+    def __call__(self, v: Tree) -> Tree:
+        """Return Σ F_k v."""
+        products = [term(v) for term in self._terms]
+        return jax.tree.map(lambda *leaves: sum(leaves), *products)
+
+    def quadratic(self, v: Tree) -> Array:
+        """Return Σ vᵀ F_k v."""
+        return sum((term.quadratic(v) for term in self._terms), start=jnp.zeros((), tree.dtype(v)))
+
+    def factor(self, v: Tree) -> Tree:
+        """Return the terms' A v, stacked as a tuple."""
+        return tuple(term.factor(v) for term in self._terms)
+
+    def factor_transpose(self, e: Tree) -> Tree:
+        """Return Σ A_kᵀ e_k."""
+        products = [term.factor_transpose(part) for term, part in zip(self._terms, e, strict=True)]
+        return jax.tree.map(lambda *leaves: sum(leaves), *products)
+
+    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
+        """Return the sum of the terms' diagonals."""
+        keys = jax.random.split(key, len(self._terms))
+        parts = [term.diagonal(k, blocks) for term, k in zip(self._terms, keys, strict=True)]
+        return jax.tree.map(lambda *leaves: sum(leaves), *parts)
+
+
+class Centered(Operator):
+    """v ↦ Uv − ḡ(ḡᵀv)."""
+
+    def __init__(self, uncentered: Operator, mean: Tree):
+        self._uncentered = uncentered
+        self._mean = mean
+
+    def __call__(self, v: Tree) -> Tree:
+        """Return U v − ḡ (ḡᵀ v)."""
+        return tree.axpy(-tree.vdot(self._mean, v), self._mean, self._uncentered(v))
+
+
+class HessianOperator(Operator):
+    """v ↦ ∇²L v."""
+
+    def __init__(self, linear: Pass):
+        self._linear = linear
+
+    def __call__(self, v: Tree) -> Tree:
+        """Return H v."""
+        return self._linear.sum(lambda chunk: chunk.jvp(v))
+
+
+class DiagonalOperator(Operator):
+    """v ↦ d ∘ v."""
+
+    def __init__(self, diagonal: Tree):
+        self._diagonal = diagonal
+
+    def __call__(self, v: Tree) -> Tree:
+        """Return d ∘ v."""
+        return jax.tree.map(jnp.multiply, self._diagonal, v)
+
+    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
+        """Return d."""
+        return self._diagonal
+
+
+def example_keys(key: Array, index: Tree) -> Tree:
+    """Return one key an example and factor: a function of the example's place alone, not of the chunk's."""
+    leaves, structure = jax.tree.flatten(index)
+    keys = jax.random.split(key, len(leaves))
+    per_example = jax.vmap(jax.random.fold_in, (None, 0))
+    return jax.tree.unflatten(structure, [per_example(k, i) for k, i in zip(keys, leaves, strict=True)])
+
+
+def _roots(chunk: Chunk) -> Tree:
+    return jax.tree.map(jnp.sqrt, chunk.examples.coefficients)

@@ -1,0 +1,413 @@
+"""One natural-gradient step, written once: every method of the paper is a choice of its parts.
+
+z  ≈ argmin_z L(θ + zᵀB)        θ ← θ + zᵀB
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad import tree, validate
+from natgrad.damping import Constant, Damping, ratio
+from natgrad.directions import Direction, Rows, SolverInfo
+from natgrad.likelihood import Likelihood
+from natgrad.metric import Fisher, Metric
+from natgrad.operator import Operator, Place
+from natgrad.problem import Examples, Model, Pass, Problem, working
+from natgrad.search import FixedRate, Found, Local, Search
+from natgrad.solve.result import Reason
+from natgrad.tree import Tree
+
+
+class Outcome(IntEnum):
+    """What became of a step. All but the first leave the parameters as they were, to the bit."""
+
+    ACCEPTED = 0
+    NONFINITE_GRADIENT = 1
+    """The loss or its gradient on the gradient batch (or a given `gradient`) is not finite."""
+    NONFINITE_METRIC = 2
+    """The metric's products, the solver or the direction met a number that is not finite."""
+    NONFINITE_LOSS = 3
+    """The loss on the search or ratio batch, before or after the step, is not finite."""
+    NO_DECREASE = 4
+    """A search that measures the loss found nothing lower."""
+    REJECTED = 5
+    """ρ fell below the optimizer's `reject`."""
+
+    @classmethod
+    def name_of(cls, reason: Any) -> str:
+        """Return the printable name of a (concrete) `info.reason`."""
+        return cls(int(reason)).name.lower().replace("_", " ")
+
+
+class State(NamedTuple):
+    """What the next step needs. Never holds a NaN or an infinity."""
+
+    steps: Array
+    """Steps asked for so far, refused ones included."""
+    key: Array
+    """The random key of the run; each step folds its count into it."""
+    damping: Array
+    """λ of the next step."""
+    direction: Tree
+    """What the direction remembers."""
+
+
+class Info(NamedTuple):
+    """What you may want to look at after a step. What was not asked for, and would have cost, is NaN."""
+
+    loss: Array
+    """The loss before the step, on the ratio batch, with the l2 term."""
+    new_loss: Array
+    """The loss after the step (as tried, if it was refused) on the ratio batch."""
+    rho: Array
+    """Actual over predicted change of the loss."""
+    damping: Array
+    """λ used in this step."""
+    accepted: Array
+    reason: Array
+    """An `Outcome`."""
+    step_size: Array
+    """The coefficients z, one a row."""
+    grad_norm: Array
+    step_norm: Array
+    """‖θ′ − θ‖ as tried."""
+    kl: Array
+    """½ dᵀFd: the KL divergence of the step on the metric's inputs, to second order."""
+    solver: SolverInfo | None
+    """How the linear solve went; None where there is none."""
+    context: Tree
+    """The new context of a `Stateful` model."""
+
+
+class Data(NamedTuple):
+    """The batches of one step; None takes the default named in `Optimizer.step`."""
+
+    batch: Any
+    metric_inputs: Tree = None
+    metric_weights: Tree = None
+    metric_targets: Tree = None
+    search_batch: Any = None
+    ratio_batch: Any = None
+    context: Tree = None
+    gradient: Tree = None
+    learning_rate: Array | None = None
+
+
+class Proposal(NamedTuple):
+    """θ's neighborhood as one step sees it: the gradient and the rows to search along."""
+
+    loss: Array
+    gradient: Tree
+    rows: Rows
+    slopes: Array
+    start: Array | None
+    """The loss on the search batch, if the search measures it."""
+    context: Tree
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A direction, a search and a damping rule on a problem. Recipes assemble it; `init` and `step` run it."""
+
+    model: Model
+    likelihood: Likelihood
+    direction: Direction
+    search: Search = FixedRate()
+    metric: Metric = Fisher()
+    damping: Damping = Constant(0.0)
+    objective: Callable[[Tree, Tree], Array] | None = None
+    l2: float = 0.0
+    """Adds (l2/2)‖θ‖² to the loss."""
+    microbatch: int | None = None
+    reject: float | None = None
+    """Refuse a step whose ρ is below this: 0 refuses every rise of the loss on the ratio batch."""
+    max_norm: float | None = None
+    """The longest step, in Euclidean norm."""
+
+    def __post_init__(self) -> None:
+        validate.optimizer(self)
+
+    @property
+    def problem(self) -> Problem:
+        """The model, its likelihood and its loss."""
+        return Problem(self.model, self.likelihood, self.objective, self.microbatch)
+
+    def init(self, params: Tree, key: Array | None = None) -> State:
+        """Return the state before the first step. `key` seeds what is random (Monte-Carlo metrics)."""
+        validate.parameters(params)
+        theta = working(params)
+        return State(
+            steps=jnp.zeros((), jnp.int32),
+            key=jax.random.key(0) if key is None else key,
+            damping=self.damping.init(tree.dtype(theta)),
+            direction=self.direction.init(theta),
+        )
+
+    def step(
+        self,
+        params: Tree,
+        state: State,
+        batch: Any,
+        *,
+        metric_inputs: Tree = None,
+        metric_weights: Tree = None,
+        metric_targets: Tree = None,
+        search_batch: Any = None,
+        ratio_batch: Any = None,
+        context: Tree = None,
+        gradient: Tree = None,
+        learning_rate: Any = None,
+    ) -> tuple[Tree, State, Info]:
+        """Return (params, state, info) after one step.
+
+        Args:
+            params: Any pytree of floating arrays.
+            state: From `init` or the last step.
+            batch: `(inputs, targets)` or `(inputs, targets, weights)`: where the gradient is taken.
+            metric_inputs: Where the metric is taken, without labels; default: the batch's inputs and weights.
+            metric_weights: Weights of the metric's examples: a biased q̃(x).
+            metric_targets: Labels, for the metrics that are defined by them; `Fisher` refuses them.
+            search_batch: Where the search probes the loss; default: the batch.
+            ratio_batch: Where ρ is measured; default: the search batch.
+            context: A third argument of the model, one fixed value for the whole step.
+            gradient: A gradient computed elsewhere, in place of the batch's.
+            learning_rate: The rate of this step, in place of `FixedRate`'s.
+        """
+        if learning_rate is not None:
+            learning_rate = jnp.asarray(learning_rate, jnp.float32)
+        data = Data(
+            batch,
+            metric_inputs,
+            metric_weights,
+            metric_targets,
+            search_batch,
+            ratio_batch,
+            context,
+            gradient,
+            learning_rate,
+        )
+        validate.step(self, params, data)
+        if not self.search.on_host:
+            return _step(self, params, state, data)
+        validate.not_traced(self.search, (params, state, data))
+        proposal = _propose(self, params, state, data)
+        found = self.search(partial(_probe, self, params, data, proposal.rows.rows), _local(proposal, state))
+        return _commit(self, params, state, data, proposal, found)
+
+
+@partial(jax.jit, static_argnums=0)
+def _step(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
+    proposal, metric = propose(opt, params, state, data)
+    probe_here = partial(probe, opt, params, data, proposal.rows.rows)
+    found = opt.search(probe_here, _local(proposal, state, metric, data.learning_rate))
+    return commit(opt, params, state, data, proposal, found, metric)
+
+
+def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Proposal, Operator | None]:
+    """Return the gradient, the rows and the metric at θ."""
+    problem, theta = opt.problem, working(params)
+    key = jax.random.fold_in(state.key, state.steps)
+
+    # The loss and its gradient on the gradient batch, from the model linearized there once.
+    examples = _examples(opt, params, data, data.batch)
+    linear = problem.linearize(params, examples, data.context)
+    if data.gradient is None:
+        loss, gradient, context = problem.loss_and_gradient(linear)
+        loss = loss + _penalty(opt, theta)
+    else:
+        loss, gradient, context = jnp.full((), jnp.nan, tree.dtype(theta)), working(data.gradient), None
+    gradient = tree.axpy(opt.l2, theta, gradient) if opt.l2 else gradient
+
+    # The metric at θ: on the same linearization when it shares the batch's inputs.
+    metric = _metric(opt, params, data, examples, linear, key) if opt.direction.needs_metric else None
+
+    # The rows, from g, F + λI and what the last step left behind.
+    rows = opt.direction.rows(gradient, metric, state.damping + opt.l2, state.direction, key)
+    slopes = jax.vmap(lambda row: tree.vdot(gradient, row))(rows.rows)
+    start = None
+    if opt.search.measures:
+        known = data.search_batch is None and data.gradient is None
+        start = loss if known else _loss(opt, params, data, data.search_batch)
+    return Proposal(loss, gradient, rows, slopes, start, context), metric
+
+
+def probe(opt: Optimizer, params: Tree, data: Data, rows: Tree, z: Array) -> Array:
+    """Return the loss on the search batch at θ + zᵀB."""
+    moved, _ = _move(opt, params, rows, z)
+    return _loss(opt, moved, data, data.search_batch)
+
+
+def commit(
+    opt: Optimizer,
+    params: Tree,
+    state: State,
+    data: Data,
+    proposal: Proposal,
+    found: Found,
+    metric: Operator | None,
+) -> tuple[Tree, State, Info]:
+    """Take the step or refuse it, and let the damping rule answer."""
+    moved, step = _move(opt, params, proposal.rows.rows, found.z)
+    slope = tree.vdot(proposal.gradient, step)
+    curvature = jnp.full_like(slope, jnp.nan) if metric is None else metric.quadratic(step)
+
+    # ρ: actual / predicted change of the loss, on the ratio batch.
+    loss, new_loss = _losses(opt, params, moved, data, proposal, found)
+    predicted = opt.damping.predict(slope, curvature + opt.l2 * tree.vdot(step, step))
+    rho = ratio(new_loss - loss, predicted)
+
+    reason = _judge(opt, data, proposal, found, step, curvature, (loss, new_loss), rho)
+    accepted = reason == Outcome.ACCEPTED
+
+    new_params = tree.where(accepted, moved, params)
+    new_state = State(
+        steps=state.steps + 1,
+        key=state.key,
+        damping=jnp.where(
+            accepted,
+            opt.damping.update(state.damping, rho, state.steps),
+            opt.damping.refuse(state.damping, state.steps),
+        ),
+        direction=tree.where(
+            accepted,
+            opt.direction.remember(proposal.rows.memory, step),
+            opt.direction.forget(state.direction),
+        ),
+    )
+    info = Info(
+        loss=loss,
+        new_loss=new_loss,
+        rho=rho,
+        damping=state.damping,
+        accepted=accepted,
+        reason=reason,
+        step_size=found.z,
+        grad_norm=tree.norm(proposal.gradient),
+        step_norm=tree.norm(step),
+        kl=curvature / 2,
+        solver=proposal.rows.solver,
+        context=proposal.context,
+    )
+    return new_params, new_state, info
+
+
+def _judge(
+    opt: Optimizer,
+    data: Data,
+    proposal: Proposal,
+    found: Found,
+    step: Tree,
+    curvature: Array,
+    losses: tuple[Array, Array],
+    rho: Array,
+) -> Array:
+    """Return the outcome: finite first, compared after; the earliest cause is the one that is named."""
+    gradient_ok = tree.is_finite(proposal.gradient, proposal.loss if data.gradient is None else ())
+    metric_ok = tree.is_finite(proposal.rows.rows, step, curvature if opt.direction.needs_metric else ())
+    if proposal.rows.solver is not None:
+        metric_ok &= proposal.rows.solver.reason != Reason.NONFINITE
+    loss_ok = tree.is_finite(proposal.start, found.loss, losses if _wants_ratio(opt) else ())
+
+    reason = jnp.asarray(Outcome.ACCEPTED, jnp.int32)
+    if opt.reject is not None:
+        reason = jnp.where(rho < opt.reject, Outcome.REJECTED, reason)
+    if opt.search.measures:
+        reason = jnp.where(jnp.any(found.z != 0), reason, Outcome.NO_DECREASE)
+    reason = jnp.where(loss_ok, reason, Outcome.NONFINITE_LOSS)
+    reason = jnp.where(metric_ok, reason, Outcome.NONFINITE_METRIC)
+    return jnp.where(gradient_ok, reason, Outcome.NONFINITE_GRADIENT)
+
+
+def _examples(opt: Optimizer, params: Tree, data: Data, batch: Any) -> Examples:
+    inputs, targets, weights = (*batch, None)[:3]
+    return opt.problem.examples(params, inputs, targets, weights, data.context)
+
+
+def _metric(
+    opt: Optimizer, params: Tree, data: Data, examples: Examples, linear: Pass, key: Array
+) -> Operator:
+    """Return the metric at θ: on the gradient's own linearization when it shares the batch's inputs."""
+    own = data.metric_inputs is not None or data.metric_weights is not None
+    if own:
+        inputs, targets = data.metric_inputs, data.metric_targets
+        if inputs is None:
+            inputs, targets = data.batch[0], data.batch[1]
+        examples = opt.problem.examples(params, inputs, targets, data.metric_weights, data.context)
+    place = Place(opt.problem, params, examples, data.context, key)
+    return opt.metric.operator(place, None if own else linear)
+
+
+def _local(
+    proposal: Proposal, state: State, metric: Operator | None = None, learning_rate: Array | None = None
+) -> Local:
+    def curvature(z: Array) -> Array:
+        if metric is None:
+            raise ValueError("This search measures lengths in the metric, and this direction has none.")
+        return metric.quadratic(tree.combine(z, proposal.rows.rows))
+
+    return Local(proposal.rows.rows, proposal.slopes, proposal.start, curvature, state.steps, learning_rate)
+
+
+def _move(opt: Optimizer, params: Tree, rows: Tree, z: Array) -> tuple[Tree, Tree]:
+    """Return θ + d in the dtypes of the parameters, and d = zᵀB, no longer than the optimizer allows."""
+    step = tree.combine(z, rows)
+    if opt.max_norm is not None:
+        length = tree.norm(step)
+        step = tree.scale(jnp.where(length > opt.max_norm, opt.max_norm / length, 1), step)
+    return tree.cast_like(tree.add(working(params), step), params), step
+
+
+def _loss(opt: Optimizer, params: Tree, data: Data, batch: Any) -> Array:
+    """Return the loss with its l2 term; `batch` None is the gradient batch."""
+    examples = _examples(opt, params, data, data.batch if batch is None else batch)
+    return opt.problem.loss(params, examples, data.context) + _penalty(opt, working(params))
+
+
+def _penalty(opt: Optimizer, theta: Tree) -> Any:
+    return opt.l2 / 2 * tree.vdot(theta, theta) if opt.l2 else 0.0
+
+
+def _wants_ratio(opt: Optimizer) -> bool:
+    return opt.damping.needs_ratio or opt.reject is not None
+
+
+def _losses(
+    opt: Optimizer, params: Tree, moved: Tree, data: Data, proposal: Proposal, found: Found
+) -> tuple[Array, Array]:
+    """Return the loss on the ratio batch before and after: from what is known, or by a forward pass if asked."""
+    nan = jnp.full_like(proposal.loss, jnp.nan)
+    if data.ratio_batch is None and proposal.start is not None and found.loss is not None:
+        return proposal.start, found.loss
+    batch = data.search_batch if data.ratio_batch is None else data.ratio_batch
+    known = batch is None and data.gradient is None
+    if not _wants_ratio(opt):
+        return (proposal.loss if known else nan), nan
+    before = proposal.loss if known else _loss(opt, params, data, batch)
+    return before, _loss(opt, moved, data, batch)
+
+
+@partial(jax.jit, static_argnums=0)
+def _propose(opt: Optimizer, params: Tree, state: State, data: Data) -> Proposal:
+    return propose(opt, params, state, data)[0]
+
+
+_probe = jax.jit(probe, static_argnums=0)
+
+
+@partial(jax.jit, static_argnums=0)
+def _commit(
+    opt: Optimizer, params: Tree, state: State, data: Data, proposal: Proposal, found: Found
+) -> tuple[Tree, State, Info]:
+    metric = None
+    if opt.direction.needs_metric:
+        examples = _examples(opt, params, data, data.batch)
+        linear = opt.problem.linearize(params, examples, data.context)
+        metric = _metric(opt, params, data, examples, linear, jax.random.fold_in(state.key, state.steps))
+    return commit(opt, params, state, data, proposal, found, metric)

@@ -1,0 +1,276 @@
+"""What is minimized, and the model linearized at θ: the two things every method asks of a model and its data.
+
+    L(θ) = Σ_i c_i ℓ(f(θ, x_i), t_i),     c_i = w_i / Σ w
+
+Every sum over examples in the library (loss, gradient, metric product, diagonal) is a `Pass.sum`: in one go, or
+chunk by chunk in flat memory. The coefficients c carry the normalization, so a chunk's share is simply added.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad import tree
+from natgrad.likelihood import Likelihood
+from natgrad.tree import Tree
+
+Model = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """A model that returns `(outputs, new_context)`: batch-norm statistics, say.
+
+    Within a step the context is one fixed value; the new one comes from the gradient pass, in `info.context`.
+    """
+
+    fn: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> Any:
+        return self.fn(*args)
+
+
+class Examples(NamedTuple):
+    """The data of one sum over examples."""
+
+    inputs: Tree
+    targets: Tree
+    coefficients: Tree
+    """c, one number an example; one array a factor of a `Product`."""
+    index: Tree
+    """Each example's place in its batch, so that random numbers do not depend on the chunking."""
+
+
+class Chunk(NamedTuple):
+    """The model linearized at θ over some examples: r = f(θ), v ↦ Jv and e ↦ Jᵀe."""
+
+    examples: Examples
+    outputs: Tree
+    jvp: Callable[[Tree], Tree]
+    vjp: Callable[[Tree], Tree]
+    context: Tree
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model, the meaning of its outputs, and the loss to minimize."""
+
+    model: Model
+    likelihood: Likelihood
+    objective: Callable[[Tree, Tree], Array] | None = None
+    """ℓ(outputs, targets), one number an example; None is the likelihood's negative log-likelihood."""
+    microbatch: int | None = None
+    """Examples held in memory at a time; None is the whole batch, linearized once."""
+
+    def __post_init__(self) -> None:
+        if self.microbatch is not None and self.microbatch < 1:
+            raise ValueError(f"microbatch={self.microbatch}: give a positive number of examples, or None.")
+
+    def losses(self, outputs: Tree, targets: Tree) -> Tree:
+        """Return ℓ for each example."""
+        return (self.objective or self.likelihood.nll)(outputs, targets)
+
+    def total(self, outputs: Tree, examples: Examples) -> Array:
+        """Return Σ_i c_i ℓ_i."""
+        weighted = jax.tree.map(
+            lambda c, loss: jnp.sum(c.astype(loss.dtype) * loss),
+            examples.coefficients,
+            self.losses(outputs, examples.targets),
+        )
+        return tree.total(weighted)
+
+    def examples(self, params: Tree, inputs: Tree, targets: Tree, weights: Tree, context: Tree) -> Examples:
+        """Bundle a batch, after refusing what does not fit together."""
+        lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(inputs)}
+        if not lengths or () in lengths or (0,) in lengths:
+            raise ValueError("The batch is empty, or an input has no example axis.")
+        outputs = jax.eval_shape(lambda p, x, c: _evaluate(self.model, p, x, c)[0], params, inputs, context)
+        _check_outputs(self.likelihood, outputs, lengths)
+        if targets is not None:
+            if self.objective is None:
+                self.likelihood.check(outputs, jax.tree.map(_shape_of, targets))
+            else:
+                _check_objective(jax.eval_shape(self.objective, outputs, targets), outputs, self.likelihood)
+        coefficients = self.likelihood.coefficients(outputs, weights)
+        index = jax.tree.map(lambda c: jnp.arange(c.shape[0], dtype=jnp.uint32), coefficients)
+        return Examples(inputs, targets, coefficients, index)
+
+    def forward(self, params: Tree, examples: Examples, context: Tree) -> "Pass":
+        """Return the model evaluated at θ, for sums that need its outputs alone."""
+
+        def chunk(part: Examples) -> Chunk:
+            outputs, new_context = _evaluate(self.model, params, part.inputs, context)
+            return Chunk(part, outputs, _not_linearized, _not_linearized, new_context)
+
+        return Pass(chunk, examples, self.microbatch)
+
+    def linearize(
+        self, params: Tree, examples: Examples, context: Tree, microbatch: int | None = None
+    ) -> "Pass":
+        """Return the model linearized at θ. Vectors live in `working(params)`, float32 at the least."""
+
+        def chunk(part: Examples) -> Chunk:
+            def model(p: Tree) -> Any:
+                return _evaluate(self.model, tree.cast_like(p, params), part.inputs, context)
+
+            outputs, jvp, new_context = jax.linearize(model, working(params), has_aux=True)
+            transpose = jax.linear_transpose(jvp, working(params))
+            return Chunk(part, outputs, jvp, lambda e: transpose(e)[0], new_context)
+
+        return Pass(chunk, examples, microbatch or self.microbatch)
+
+    def linearize_gradient(self, params: Tree, examples: Examples, context: Tree) -> "Pass":
+        """Return the gradient linearized at θ: the `jvp` of its chunks is v ↦ Hv, the Hessian's product."""
+
+        def chunk(part: Examples) -> Chunk:
+            def loss(p: Tree) -> Array:
+                outputs, _ = _evaluate(self.model, tree.cast_like(p, params), part.inputs, context)
+                return self.total(outputs, part)
+
+            _, hvp = jax.linearize(jax.grad(loss), working(params))
+            return Chunk(part, None, hvp, hvp, None)
+
+        return Pass(chunk, examples, self.microbatch)
+
+    def loss(self, params: Tree, examples: Examples, context: Tree) -> Array:
+        """Return L(θ)."""
+        return self.forward(params, examples, context).sum(
+            lambda chunk: self.total(chunk.outputs, chunk.examples)
+        )
+
+    def loss_and_gradient(self, linear: "Pass") -> tuple[Array, Tree, Tree]:
+        """Return L, ∇L = Jᵀ ∇ᵣL and the new context, from a linearization."""
+
+        def part(chunk: Chunk) -> tuple[Any, Any]:
+            loss, slope = jax.value_and_grad(self.total)(chunk.outputs, chunk.examples)
+            return (loss, chunk.vjp(slope)), chunk.context
+
+        (loss, gradient), contexts = linear.reduce(part)
+        return loss, gradient, jax.tree.map(_over_chunks, contexts)
+
+
+class Pass:
+    """A sum over examples: whole, with one linearization kept, or chunk by chunk, linearizing each anew."""
+
+    def __init__(self, build: Callable[[Examples], Chunk], examples: Examples, microbatch: int | None):
+        longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
+        self.count = 1 if microbatch is None else -(-longest // microbatch)
+        self.examples = examples
+        self._build = build
+        self._whole = build(examples) if self.count == 1 else None
+
+    def reduce(self, fn: Callable[[Chunk], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
+        """Return Σ over chunks of fn's first result, and its second from every chunk, stacked."""
+        if self._whole is not None:
+            total, extra = fn(self._whole)
+            return total, jax.tree.map(lambda leaf: leaf[None], extra)
+        chunks = _split(self.examples, self.count)
+
+        def body(total: Tree, part: Examples) -> tuple[Tree, Tree]:
+            share, extra = fn(self._build(part))
+            return tree.add(total, share), extra
+
+        first = jax.tree.map(lambda leaf: leaf[0], chunks)
+        shapes = jax.eval_shape(lambda part: fn(self._build(part))[0], first)
+        return jax.lax.scan(body, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), chunks)
+
+    def sum(self, fn: Callable[[Chunk], Tree]) -> Tree:
+        """Return Σ over chunks of fn(chunk)."""
+        return self.reduce(lambda chunk: (fn(chunk), None))[0]
+
+    def map(self, fn: Callable[[Chunk], Tree]) -> Tree:
+        """Return fn's rows, one an example, from all chunks in order."""
+        _, stacked = self.reduce(lambda chunk: ((), fn(chunk)))
+
+        def join(c: Array, rows: Tree) -> Tree:
+            return jax.tree.map(lambda r: r.reshape(-1, *r.shape[2:])[: c.shape[0]], rows)
+
+        return jax.tree.map(join, self.examples.coefficients, stacked)
+
+    def rows(self, chunk: Chunk, values: Tree) -> Tree:
+        """Return the chunk's own rows of `values`, which has one an example."""
+        if self._whole is not None:
+            return values
+        return jax.tree.map(
+            lambda i, part: jax.tree.map(lambda leaf: leaf[i], part), chunk.examples.index, values
+        )
+
+
+def working(params: Tree) -> Tree:
+    """Return params in the precision of the solver: half-precision leaves as float32, the others as they are."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), params)
+
+
+def _evaluate(model: Model, params: Tree, inputs: Tree, context: Tree) -> tuple[Tree, Tree]:
+    args = (params, inputs) if context is None else (params, inputs, context)
+    outputs, context = model(*args) if isinstance(model, Stateful) else (model(*args), None)
+    return working(outputs), context
+
+
+def _split(examples: Examples, count: int) -> Examples:
+    """Cut every leaf into `count` chunks of equal length; what is missing from the last is filled.
+
+    The fill repeats real examples with coefficient 0: it adds nothing, and no NaN of its own making.
+    """
+
+    def cut(leaf: Array) -> Array:
+        size = -(-leaf.shape[0] // count)
+        if size * count != leaf.shape[0]:
+            leaf = jnp.take(leaf, jnp.arange(size * count) % leaf.shape[0], axis=0)
+        return leaf.reshape(count, size, *leaf.shape[1:])
+
+    def cut_coefficient(leaf: Array) -> Array:
+        size = -(-leaf.shape[0] // count)
+        return jnp.pad(leaf, (0, size * count - leaf.shape[0])).reshape(count, size)
+
+    return Examples(
+        inputs=jax.tree.map(cut, examples.inputs),
+        targets=jax.tree.map(cut, examples.targets),
+        coefficients=jax.tree.map(cut_coefficient, examples.coefficients),
+        index=jax.tree.map(cut, examples.index),
+    )
+
+
+def _over_chunks(stacked: Array) -> Array:
+    """One context from the chunks': the mean of what can be averaged, the last of the rest (counters, keys)."""
+    if jnp.issubdtype(stacked.dtype, jnp.floating) and stacked.shape[0] > 1:
+        return jnp.mean(stacked, axis=0)
+    return stacked[-1]
+
+
+def _not_linearized(_: Tree) -> Tree:
+    raise AssertionError("this pass was evaluated, not linearized")
+
+
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
+
+
+def _check_outputs(likelihood: Likelihood, outputs: Tree, lengths: set[tuple[int, ...]]) -> None:
+    leaves = jax.tree.leaves(outputs)
+    if not leaves or any(not jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
+        raise ValueError(
+            "The model must return floating arrays (a Stateful model: outputs and a new context)."
+        )
+    for leaf in leaves:
+        if leaf.shape[:1] not in lengths:
+            raise ValueError(
+                f"The model returned shape {leaf.shape} for inputs of {sorted(n for (n,) in lengths)} examples: "
+                "its first axis must be the example axis."
+            )
+    parts = len(likelihood.parts())
+    if parts > 1 and not (isinstance(outputs, (tuple, list)) and len(outputs) == parts):
+        raise ValueError(
+            f"A Product of {parts} likelihoods needs a model that returns a tuple of {parts} outputs."
+        )
+
+
+def _check_objective(found: Tree, outputs: Tree, likelihood: Likelihood) -> None:
+    want = jax.tree.map(jnp.shape, jax.eval_shape(lambda r: likelihood.coefficients(r, None), outputs))
+    have = jax.tree.map(jnp.shape, found)
+    if want != have:
+        raise ValueError(f"objective returned shape {have}; it must give one number an example, {want}.")
