@@ -1,0 +1,44 @@
+# Every chore is one command. Each makes its own virtual environment in .venv; nothing global is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+WORKERS ?= 2
+
+.PHONY: help curves test test-long lint types check bench format clean
+
+help:             ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("natgrad needs Python 3.11 or newer; try make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[paper,dev]'
+	@touch $@
+
+curves: $(READY)  ## figure 3 of the paper, small: about five minutes, figure and table in runs/curves
+	$(BIN)/natgrad run curves --preset small --out runs/curves --overwrite
+
+test: $(READY)    ## the tests (at most 10 minutes on two cores)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not long"
+
+test-long: $(READY) ## long fuzzing and matrices (up to 2 hours)
+	$(BIN)/python -m pytest -n $(WORKERS) -m long -s
+
+lint: $(READY)    ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)   ## types
+	$(BIN)/mypy
+
+check: lint types test ## everything CI runs
+
+bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machine)
+	$(BIN)/python benchmarks/metric_product.py
+
+format: $(READY)  ## rewrite the code in house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:            ## remove the virtual environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
