@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad.tree import Tree
+from natgrad.tree import Tree, at_least_single
 
 
 class Likelihood:
@@ -82,7 +82,7 @@ class Likelihood:
     def coefficients(self, outputs: Tree, weights: Tree) -> Tree:
         """Return c with Σ c = 1: each example's share in a mean. The metric and the loss each have their own."""
         first = jax.tree.leaves(outputs)[0]
-        wide = jnp.promote_types(first.dtype, jnp.float32)
+        wide = at_least_single(first.dtype)
         if weights is None:
             return jnp.full(first.shape[0], 1 / first.shape[0], wide)
         if jnp.shape(weights) != first.shape[:1]:

@@ -202,7 +202,7 @@ class Pass:
 
 def working(params: Tree) -> Tree:
     """Return params in the precision of the solver: half-precision leaves as float32, the others as they are."""
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), params)
+    return jax.tree.map(lambda leaf: leaf.astype(tree.at_least_single(leaf.dtype)), params)
 
 
 def _evaluate(model: Model, params: Tree, inputs: Tree, context: Tree) -> tuple[Tree, Tree]:

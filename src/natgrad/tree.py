@@ -16,7 +16,13 @@ Tree = Any
 
 def dtype(x: Tree) -> Any:
     """The widest floating dtype among the leaves: the dtype of this vector's scalars."""
-    return jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves(x)))
+    # Not result_type, which refuses a mixture under jax_numpy_dtype_promotion="strict".
+    return max((leaf.dtype for leaf in jax.tree.leaves(x)), key=lambda kind: jnp.finfo(kind).bits)
+
+
+def at_least_single(kind: Any) -> Any:
+    """Return the dtype itself, or float32 for half precision: what sums and solvers work in."""
+    return kind if jnp.finfo(kind).bits >= 32 else jnp.dtype(jnp.float32)
 
 
 def add(x: Tree, y: Tree) -> Tree:
