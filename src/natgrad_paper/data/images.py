@@ -1,0 +1,42 @@
+"""A set of images with its name and its hash: what an experiment trains on, and what its log says it was."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from natgrad_paper.errors import UserError
+
+
+@dataclass(frozen=True)
+class Images:
+    """Training and test images, one per row, float32 in [0, 1]."""
+
+    name: str
+    """What the data is, in the words every figure repeats: generated data never passes for the original."""
+    train: np.ndarray
+    test: np.ndarray
+
+    def first(self, train: int, test: int) -> "Images":
+        """Return the first `train` training and `test` test images."""
+        for wanted, have, what in ((train, self.train, "training"), (test, self.test, "test")):
+            if wanted > len(have):
+                raise UserError(f"{self.name}: {wanted} {what} images wanted, the data has {len(have)}")
+        return Images(self.name, self.train[:train], self.test[:test])
+
+    def sha256(self) -> str:
+        """Return the hash of the pixels, as little-endian float32, with both shapes."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.test):
+            digest.update(repr(part.shape).encode())
+            digest.update(np.ascontiguousarray(part, dtype="<f4").tobytes())
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, object]:
+        """Return what a log records about the data."""
+        return {
+            "name": self.name,
+            "sha256": self.sha256(),
+            "train": list(self.train.shape),
+            "test": list(self.test.shape),
+        }

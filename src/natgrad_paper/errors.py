@@ -1,0 +1,20 @@
+"""The one error a user can cause: it is shown as a single line, and the command ends with code 2."""
+
+from typing import Any
+
+
+class UserError(Exception):
+    """Something the user gave cannot be used. The message is one line that says what and why."""
+
+
+class FieldError(UserError):
+    """A value that does not fit: names where it stands, what was expected there and what was found."""
+
+    def __init__(self, where: str, field: str, expected: str, found: Any) -> None:
+        self.where, self.field, self.expected, self.found = where, field, expected, found
+        super().__init__(f"{where}: {field}: expected {expected}, found {_short(found)}")
+
+
+def _short(value: Any, limit: int = 80) -> str:
+    text = " ".join((value if isinstance(value, str) else repr(value)).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
