@@ -1,0 +1,103 @@
+"""Which cases a step sees, as pure functions of (seed, step): a run can be repeated from any step on.
+
+The indices are drawn on the host, where a permutation costs nothing beside a step; the cases are
+gathered on the device.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax import Array
+
+Key = tuple[int, int]
+"""A run's seed, and the number of the part of the step that draws: no two parts share their randomness."""
+
+PARTS = ("gradient", "metric", "search", "ratio")
+
+
+class Draw(Protocol):
+    """A rule that picks cases for a step."""
+
+    def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray | None:
+        """Return the cases of this step or None for all; `taken` is what the gradient sees."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All cases, in every step."""
+
+    def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray | None:
+        """Return None, for all."""
+        return None
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """`size` cases, each once an epoch in an order redrawn each epoch; a last partial batch is left out."""
+
+    size: int
+
+    def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
+        """Return this step's slice of its epoch's permutation."""
+        epoch, number = divmod(step, max(1, cases // self.size))
+        return _permutation(cases, key, epoch)[number * self.size : (number + 1) * self.size]
+
+
+@dataclass(frozen=True)
+class Others:
+    """`size` cases the gradient does not see in this step: the paper's separate batch for the metric."""
+
+    size: int
+
+    def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
+        """Return cases drawn without replacement from those not taken."""
+        free = np.arange(cases) if taken is None else np.setdiff1d(np.arange(cases), taken)
+        return np.random.default_rng([*key, step]).choice(free, self.size, replace=False)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The cases for each part of a step. None is the library's default for that part."""
+
+    gradient: Draw
+    metric: Draw | None = None
+    search: Draw | None = None
+    ratio: Draw | None = None
+
+    def draw(self, cases: int, seed: int, first: int, steps: int) -> dict[str, np.ndarray]:
+        """Return the indices of `steps` steps from `first` on, stacked; none for parts that see all cases."""
+        rows: dict[str, list[np.ndarray]] = {}
+        for step in range(first, first + steps):
+            taken = self.gradient.indices(cases, (seed, 0), step, None)
+            for part, rule in self._rules():
+                key = (seed, PARTS.index(part))
+                chosen = taken if part == "gradient" else rule.indices(cases, key, step, taken)
+                if chosen is not None:
+                    rows.setdefault(part, []).append(chosen)
+        return {part: np.stack(chosen).astype(np.int32) for part, chosen in rows.items()}
+
+    def arguments(self, inputs: Array, targets: Array, drawn: dict[str, Array]) -> dict[str, Any]:
+        """Return what `optimizer.step` takes by name, from one step's indices. Traced."""
+
+        def cases(part: str) -> tuple[Array, Array]:
+            pick = (lambda values: values[drawn[part]]) if part in drawn else (lambda values: values)
+            return jax.tree.map(pick, (inputs, targets))
+
+        names = {"gradient": "batch", "search": "search_batch", "ratio": "ratio_batch"}
+        arguments: dict[str, Any] = {
+            names[part]: cases(part) for part, _ in self._rules() if part != "metric"
+        }
+        if self.metric is not None:
+            arguments["metric_inputs"] = cases("metric")[0]
+        return arguments
+
+    def _rules(self) -> list[tuple[str, Draw]]:
+        return [(part, rule) for part in PARTS if (rule := getattr(self, part)) is not None]
+
+
+@lru_cache(maxsize=4)
+def _permutation(cases: int, key: Key, epoch: int) -> np.ndarray:
+    return np.random.default_rng([*key, epoch]).permutation(cases)
