@@ -1,0 +1,155 @@
+"""Reading a preset: a TOML file into frozen dataclasses, strictly.
+
+A field's type says what may stand there; `Annotated` adds a rule in words. Whatever does not fit is
+one line naming file, field, what was expected and what was found.
+"""
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from natgrad_paper.errors import FieldError, UserError
+
+Config = TypeVar("Config")
+
+WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What a value must satisfy beyond its type: in words, and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+Count = Annotated[int, Rule("a whole number, at least 1", lambda n: n >= 1)]
+Whole = Annotated[int, Rule("a whole number, at least 0", lambda n: n >= 0)]
+Positive = Annotated[float, Rule("a finite number above 0", lambda x: math.isfinite(x) and x > 0)]
+NonNegative = Annotated[float, Rule("a finite number, at least 0", lambda x: math.isfinite(x) and x >= 0)]
+
+
+class Unfit(Exception):
+    """Raised by a config's `__post_init__` when fields do not fit together; the reader adds the file."""
+
+    def __init__(self, field: str, expected: str, found: Any) -> None:
+        super().__init__(field, expected, found)
+
+
+def load(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Return the file's config, with overrides such as `full.maxiter=20` applied."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise UserError(f"{path}: expected a readable TOML file, found none ({reason})") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise UserError(f"{path}: expected TOML, found an error: {' '.join(str(problem).split())}") from None
+    for override in overrides:
+        _merge(table, _parse_override(override))
+    return build(kind, table, str(path))
+
+
+def build(kind: type[Config], table: Mapping[str, Any], where: str) -> Config:
+    """Return the dataclass `kind` made from a table; `where` names the source in errors."""
+    return typing.cast(Config, _section(kind, table, where, ""))
+
+
+def _section(kind: Any, table: Any, where: str, prefix: str) -> Any:
+    if not isinstance(table, Mapping):
+        raise FieldError(where, prefix.rstrip("."), "a table of fields", table)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    for name in table:
+        if name not in fields:
+            raise FieldError(where, prefix + name, _nearest(name, list(fields)), "an unknown field")
+    values = {}
+    for name, field in fields.items():
+        if name in table:
+            values[name] = _value(hints[name], table[name], where, prefix + name)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise FieldError(where, prefix + name, _words(hints[name]), "nothing")
+    try:
+        return kind(**values)
+    except Unfit as misfit:
+        name, expected, found = misfit.args
+        raise FieldError(where, prefix + name, expected, found) from None
+
+
+def _value(hint: Any, value: Any, where: str, field: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _section(hint, value, where, field + ".")
+    kind, rules = _unwrap(hint)
+    converted = _converted(kind, value)
+    if converted is None or not all(rule.holds(converted) for rule in rules):
+        raise FieldError(where, field, _words(hint), value)
+    return converted
+
+
+def _converted(kind: Any, value: Any) -> Any:
+    """Return the value as `kind`, or None when it is not one. A bool is not a number."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return value if value in arguments and isinstance(value, type(arguments[0])) else None
+    if origin is tuple:
+        items = [_converted(arguments[0], item) for item in value] if isinstance(value, list) else [None]
+        return None if None in items else tuple(items)
+    if kind is float and type(value) is int:
+        return float(value)
+    return value if type(value) is kind else None
+
+
+def _unwrap(hint: Any) -> tuple[Any, list[Rule]]:
+    """Return the bare type and its rules. An optional field is absent from the file, never null in it."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+    if typing.get_origin(hint) is Annotated:
+        kind, *rules = typing.get_args(hint)
+        return kind, [rule for rule in rules if isinstance(rule, Rule)]
+    return hint, []
+
+
+def _words(hint: Any) -> str:
+    if dataclasses.is_dataclass(hint):
+        return "a table of fields"
+    kind, rules = _unwrap(hint)
+    if rules:
+        return " and ".join(rule.words for rule in rules)
+    if typing.get_origin(kind) is typing.Literal:
+        return "one of " + ", ".join(repr(option) for option in typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        return "a list of " + WORDS[typing.get_args(kind)[0]].removeprefix("a ") + "s"
+    return WORDS[kind]
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"{close[0]!r}" if close else "one of " + ", ".join(known)
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise UserError(f"--set {text}: expected field=value, found no '='")
+    try:
+        return tomllib.loads(f"{name.strip()} = {value.strip()}")
+    except tomllib.TOMLDecodeError:
+        pass
+    try:  # A bare word is a text: quotes rarely survive a shell.
+        return tomllib.loads(f'{name.strip()} = "{value.strip()}"')
+    except tomllib.TOMLDecodeError:
+        raise UserError(f"--set {text}: expected field=value in TOML, found something else") from None
+
+
+def _merge(table: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(table.get(name), dict):
+            _merge(table[name], value)
+        else:
+            table[name] = value
