@@ -1,0 +1,119 @@
+"""What an experiment is made of: a problem, the methods that compete on it, and when they stop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from jax import Array
+
+from natgrad_paper.batches import Batches
+from natgrad_paper.config import Count, Positive, Unfit
+
+Tree = Any
+Errors = Callable[[Tree, Array, Array], dict[str, Array]]
+
+
+class Optimizer(Protocol):
+    """The two functions of every natgrad optimizer; anything that has them can compete."""
+
+    @property
+    def init(self) -> Callable[..., Tree]:
+        """From the parameters to the state before the first step."""
+
+    @property
+    def step(self) -> Callable[..., tuple[Tree, Tree, Any]]:
+        """From (params, state, batch, …) to the parameters and state after the step, and what happened."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is trained, on what, and how it is judged."""
+
+    model: Callable[[Tree, Array], Array]
+    likelihood: Any
+    init: Callable[[int], Tree]
+    """Initial parameters from a seed: the same for every method."""
+    errors: Errors
+    """Each case's errors, from (params, inputs, targets); the log holds their means."""
+    train: tuple[np.ndarray, np.ndarray]
+    """Training inputs and targets."""
+    test: tuple[np.ndarray, np.ndarray] | None
+    data: dict[str, Any]
+    """The data's name and hash, for the log."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A competitor: how to build it and what cases its steps see, given the problem and the config."""
+
+    name: str
+    """On the command line and in the names of logs."""
+    label: str
+    color: str
+    optimizer: Callable[[Problem, Any], Optimizer]
+    batches: Callable[[Any], Batches]
+    steps_per_call: Callable[[Any], int] = lambda config: 1
+    """Steps in one call of the compiled loop: above one where a step is shorter than Python's share in it."""
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When training ends and when it is looked at: a limit, and evaluations at a geometric grid up to it."""
+
+    seconds: Positive | None = None
+    """Training seconds: compilation and evaluation do not count."""
+    iterations: Count | None = None
+    evaluations: Count = 40
+    first: Positive = 1.0
+    """Where the grid starts, in the unit of the limit."""
+
+    def __post_init__(self) -> None:
+        if (self.seconds is None) == (self.iterations is None):
+            found = "neither" if self.seconds is None else "both"
+            raise Unfit("seconds", "a limit in seconds or in iterations", found)
+        if self.first > self.limit:
+            raise Unfit("first", f"at most the limit, {self.limit:g}", self.first)
+
+    @property
+    def limit(self) -> float:
+        """The limit, in its own unit."""
+        return float(self.seconds if self.seconds is not None else self.iterations or 0)
+
+    def spent(self, iterations: int, seconds: float) -> float:
+        """Return how much is spent, in the limit's unit."""
+        return seconds if self.seconds is not None else float(iterations)
+
+    def marks(self) -> np.ndarray:
+        """Return the grid of evaluations, the limit being the last."""
+        return (
+            np.geomspace(self.first, self.limit, self.evaluations)
+            if self.evaluations > 1
+            else np.array([self.limit])
+        )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure of the paper: everything the command needs to list it and run it.
+
+    Its presets are the files `<name>.<preset>.toml` beside its module.
+    """
+
+    name: str
+    title: str
+    config: type
+    """The dataclass its presets fill; it has a `budget` and an `evaluation_chunk`."""
+    methods: tuple[Method, ...]
+    prepare: Callable[[Any, Path | None], Problem]
+    """From a config and the user's data file, if any, to the problem."""
+    home: Path = field(default=Path())
+    """The directory with the presets."""
+
+    def presets(self) -> dict[str, Path]:
+        """Return the preset files by name, in order of size where the names are the usual ones."""
+        found = {path.name.split(".")[1]: path for path in self.home.glob(f"{self.name}.*.toml")}
+        usual = [name for name in ("smoke", "small", "medium", "paper") if name in found]
+        return {name: found[name] for name in usual + sorted(set(found) - set(usual))}

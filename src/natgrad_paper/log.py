@@ -1,0 +1,101 @@
+"""The log of a run: JSON lines, a header first, then one record an evaluation, then why it ended.
+
+Every line is written whole and flushed, so whatever stops a run leaves a log that can be read.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from natgrad_paper.errors import UserError
+
+FORMAT = 1
+TIMES = frozenset({"started", "training_seconds", "evaluation_seconds", "compile_seconds"})
+"""The fields in which two runs of the same seed may differ."""
+
+
+class Writer:
+    """Writes a log, one record at a time."""
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = path.open("w", encoding="utf-8")
+        self.write({"record": "header", "format": FORMAT, **header})
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append a record. JSON has no NaN or infinity: they become null."""
+        self._stream.write(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n")
+        self._stream.flush()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.write(
+                {"record": "end", "reason": "interrupted" if kind is KeyboardInterrupt else kind.__name__}
+            )
+        self._stream.close()
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """A log, read."""
+
+    header: dict[str, Any]
+    evaluations: tuple[dict[str, Any], ...]
+    end: str | None
+    """Why the run ended; None when it was cut off."""
+
+
+def read(path: Path) -> RunLog:
+    """Return the log in a file. A last line cut short is left out; any other damage is an error."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number < len(lines):
+                raise UserError(
+                    f"{path}: line {number}: expected a JSON record, found {line[:60]!r}"
+                ) from None
+    if not records or not isinstance(records[0], dict) or records[0].get("record") != "header":
+        raise UserError(
+            f"{path}: line 1: expected a header record, found {'none' if not records else records[0]!r:.60}"
+        )
+    if records[0].get("format") != FORMAT:
+        raise UserError(f"{path}: format: expected {FORMAT}, found {records[0].get('format')!r}")
+    ends = [record["reason"] for record in records if record.get("record") == "end"]
+    evaluations = tuple(record for record in records if record.get("record") == "evaluation")
+    return RunLog(records[0], evaluations, ends[-1] if ends else None)
+
+
+def read_all(directory: Path) -> list[RunLog]:
+    """Return the logs below a directory, in the order of their names."""
+    paths = sorted(directory.glob("logs/*.jsonl")) or sorted(directory.glob("*.jsonl"))
+    if not paths:
+        raise UserError(f"{directory}: expected logs (*.jsonl) of a run, found none")
+    return [read(path) for path in paths]
+
+
+def times_aside(log: RunLog) -> list[dict[str, Any]]:
+    """Return the log's records without clock readings: what two runs of the same seed share."""
+    records = [log.header, *log.evaluations, {"end": log.end}]
+    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        # Nine digits hold any float32 exactly, and keep logs small.
+        return float(f"{value:.9g}") if math.isfinite(value) else None
+    return value
