@@ -1,0 +1,29 @@
+"""The experiments, one a file: a module here that has an `EXPERIMENT` is in the command's list."""
+
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from pathlib import Path
+
+from natgrad_paper.errors import UserError
+from natgrad_paper.experiment import Experiment
+
+
+def names() -> list[str]:
+    """Return the names of the experiments, without importing them."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> Experiment:
+    """Return the experiment of that name."""
+    if name not in names():
+        raise UserError(f"experiment: expected {nearest(name, names())}, found {name!r}")
+    module = importlib.import_module(f"{__name__}.{name}")
+    return dataclasses.replace(module.EXPERIMENT, home=Path(__path__[0]))
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return the known name most like this one, or all of them, as words for an error."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return repr(close[0]) if close else "one of " + ", ".join(known)
