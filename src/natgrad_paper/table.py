@@ -1,0 +1,56 @@
+"""The short table on the screen: final error, error at equal time, iterations, and where the time went."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.table import Table
+
+from natgrad_paper.log import RunLog
+from natgrad_paper.series import ERROR, by_method, equal_time
+
+
+def summary(logs: list[RunLog]) -> Table:
+    """Return the table of a run, a row a method: means over seeds, ± half the range of several."""
+    header = logs[0].header
+    runs = by_method(logs)
+    moment = equal_time(runs)
+    seeds = sorted({log.header["seed"] for log in logs})
+    table = Table(
+        title=f"{header['data']['name']}, preset {header['preset']}, "
+        + (f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"),
+        title_justify="left",
+        caption="Squared error on the training set, summed over pixels. Times are seconds per seed.",
+        caption_justify="left",
+    )
+    table.add_column("method")
+    for column in ("final error", f"error at {moment:.3g} s" if moment else "at equal time", "test error"):
+        table.add_column(column, justify="right")
+    for column in ("iterations", "training", "evaluating", "compiling"):
+        table.add_column(column, justify="right")
+    for group in runs:
+        final = group.final()
+        table.add_row(
+            group.label,
+            _spread([record[ERROR] for record in final]),
+            _spread(group.error_at(moment) if moment else []),
+            _spread([record.get(f"test_{ERROR}") for record in final]),
+            _mean([record["iteration"] for record in final], "{:.0f}"),
+            _mean([record["training_seconds"] for record in final]),
+            _mean([record["evaluation_seconds"] for record in final]),
+            _mean([record["compile_seconds"] for record in final]),
+        )
+    return table
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    if any(value is None for value in values):
+        return "diverged"
+    numbers = np.array([value for value in values if value is not None])
+    if not len(numbers):
+        return "–"
+    text = f"{numbers.mean():.3f}"
+    return text if len(numbers) == 1 else f"{text} ± {(numbers.max() - numbers.min()) / 2:.3f}"
+
+
+def _mean(values: list[float], form: str = "{:.1f}") -> str:
+    return form.format(np.mean(values)) if values else "–"
