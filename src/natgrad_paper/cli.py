@@ -1,0 +1,238 @@
+"""The `natgrad` command. Heavy imports wait until a command needs them, so that `--help` is quick."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from natgrad_paper.errors import UserError
+
+if TYPE_CHECKING:
+    from natgrad_paper.log import RunLog
+
+app = typer.Typer(
+    name="natgrad",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="""The experiments of "Revisiting natural gradient for deep networks", one command each.
+
+    Start with [bold]natgrad run curves[/bold]: minutes on two cores, then logs and a figure.""",
+    epilog="[bold]natgrad run --help[/bold] has examples, [bold]natgrad list[/bold] all there is to run.",
+)
+
+RUN_EXAMPLES = """Examples:
+
+    natgrad run curves                                  # four methods, one seed, minutes
+
+    natgrad run curves --preset smoke                   # seconds: does everything work here?
+
+    natgrad run curves --methods ngd,ngd-l --seeds 5    # two methods, seeds 0 to 4
+
+    natgrad run curves --set solver.name=minres-qlp --set budget.seconds=120
+
+    natgrad run curves --data digs3pts_1.mat            # on the original data, if you have it
+"""
+
+Thing = TypeVar("Thing")
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left there.")]
+
+
+def main() -> None:
+    """Run the command."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import natgrad
+
+        typer.echo(f"natgrad {natgrad.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog=RUN_EXAMPLES)
+def run(
+    experiment: Annotated[str, typer.Argument(help="Which one: see `natgrad list`.")],
+    preset: Annotated[str, typer.Option(help="smoke, small or paper; or a TOML file of your own.")] = "small",
+    methods: Annotated[str | None, typer.Option(help="Names with commas between them. Default: all.")] = None,
+    seeds: Annotated[
+        str, typer.Option(help="A count, or seeds with commas: 3 is 0,1,2; and '7,' is 7 alone.")
+    ] = "1",
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for logs and figure. Default: a new one below runs/.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The original data, instead of the generated.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the preset. Repeatable."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train every method, show how it goes, and leave logs, a figure and a table."""
+    console = Console()
+    with _plain_errors("the logs so far are good: `natgrad report DIR` draws them"):
+        from natgrad_paper import cache, config, experiments, log, progress
+        from natgrad_paper import run as runner
+
+        chosen = experiments.load(experiment)
+        name, path = _preset(chosen.presets(), preset)
+        settings: Any = config.load(chosen.config, path, change or ())
+        by_name = {method.name: method for method in chosen.methods}
+        competitors = [_pick(by_name, word, "--methods") for word in _words(methods)] or list(chosen.methods)
+        numbers = _seeds(seeds)
+        directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
+        problem = chosen.prepare(settings, data)
+        runner.prepare_directory(directory, overwrite)
+        cache.enable()
+
+        trainings = len(competitors) * len(numbers)
+        console.print(
+            f"[bold]{chosen.title}[/bold] on {problem.data['name']}, preset {name}", highlight=False
+        )
+        console.print(
+            _cost(settings, len(competitors), len(numbers), runner.cost(settings, trainings)), highlight=False
+        )
+        with progress.display(console, trainings) as display:
+            runner.run(chosen, name, settings, competitors, numbers, problem, directory, display)
+        _show(console, log.read_all(directory), directory)
+
+
+@app.command()
+def report(directory: Annotated[Path, typer.Argument(help="The directory of a run.")]) -> None:
+    """Draw the figure and the table again, from a run's logs."""
+    with _plain_errors():
+        from natgrad_paper import log
+
+        _show(Console(), log.read_all(directory), directory)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """List the experiments, their methods and their presets."""
+    with _plain_errors():
+        from natgrad_paper import config, experiments
+        from natgrad_paper import run as runner
+
+        console = Console()
+        for name in experiments.names():
+            experiment = experiments.load(name)
+            console.print(f"[bold]{name}[/bold]  {experiment.title}", highlight=False)
+            table = Table(box=None, show_header=False, padding=(0, 2))
+            for method in experiment.methods:
+                table.add_row("method", method.name, method.label, method.about)
+            for preset, path in experiment.presets().items():
+                settings: Any = config.load(experiment.config, path)
+                seconds = runner.cost(settings, len(experiment.methods))
+                table.add_row("preset", preset, "", _cost(settings, len(experiment.methods), 1, seconds))
+            console.print(table)
+
+
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="Which data: curves.")],
+    out: Annotated[Path, typer.Option(help="The file to write: .mat or .npz.")],
+    seed: Annotated[int, typer.Option(min=0, help="The seed it is generated from.")] = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Generate a data set and write it to a file that `natgrad run --data` reads."""
+    with _plain_errors():
+        from natgrad_paper.data import curves, curves_file
+        from natgrad_paper.experiments import nearest
+
+        if name != "curves":
+            raise UserError(f"data: expected {nearest(name, ['curves'])}, found {name!r}")
+        if out.exists() and not overwrite:
+            raise UserError(
+                f"{out}: expected no such file, found one; choose another name or add --overwrite"
+            )
+        images = curves.generate(seed)
+        curves_file.write(out, images)
+        typer.echo(
+            f"{out}: {images.name}, {len(images.train)} + {len(images.test)} images, sha256 {images.sha256()}"
+        )
+
+
+def _show(console: Console, logs: "list[RunLog]", directory: Path) -> None:
+    from natgrad_paper import report as drawing
+    from natgrad_paper import table
+
+    console.print(table.summary(logs))
+    figures = drawing.write_figure(logs, directory)
+    console.print("Figure: " + ", ".join(map(str, figures)), highlight=False, soft_wrap=True)
+    console.print(f"Logs:   {directory / 'logs'}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _plain_errors(interrupted: str = "") -> Iterator[None]:
+    """Turn a user's mistake into one line and exit code 2, and Ctrl-C into one line and exit code 130."""
+    try:
+        yield
+    except UserError as problem:
+        typer.echo(f"natgrad: {problem}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("natgrad: interrupted" + (f"; {interrupted}" if interrupted else ""), err=True)
+        raise typer.Exit(130) from None
+
+
+def _cost(settings: Any, methods: int, seeds: int, seconds: float | None) -> str:
+    from natgrad_paper.progress import duration
+
+    runs = f"{methods} methods × {seeds} seed{'s' if seeds > 1 else ''}"
+    if seconds is None:
+        return f"{runs} × {settings.budget.iterations} iterations"
+    each = duration(settings.budget.seconds)
+    return f"{runs} × {each} = {duration(seconds)} of training, besides compiling and evaluating"
+
+
+def _preset(known: dict[str, Path], wanted: str) -> tuple[str, Path]:
+    if wanted.endswith(".toml"):
+        return Path(wanted).stem, Path(wanted)
+    return wanted, _pick(known, wanted, "--preset")
+
+
+def _pick(known: dict[str, Thing], wanted: str, option: str) -> Thing:
+    from natgrad_paper.experiments import nearest
+
+    if wanted not in known:
+        raise UserError(f"{option}: expected {nearest(wanted, list(known))}, found {wanted!r}")
+    return known[wanted]
+
+
+def _words(text: str | None) -> list[str]:
+    return list(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))
+
+
+def _seeds(text: str) -> list[int]:
+    words = _words(text)
+    if not words or not all(word.isascii() and word.isdigit() for word in words):
+        raise UserError(f"--seeds: expected a count or whole numbers with commas, found {text!r}")
+    numbers = [int(word) for word in words]
+    if "," in text:
+        return numbers
+    if not 1 <= numbers[0] <= 1000:
+        raise UserError(f"--seeds: expected a count from 1 to 1000, found {text!r}")
+    return list(range(numbers[0]))
+
+
+def _fresh(parent: Path, name: str) -> Path:
+    """Return a directory that does not exist yet: a run never touches an older one."""
+    candidate, number = parent / name, 2
+    while candidate.exists():
+        candidate, number = parent / f"{name}-{number}", number + 1
+    return candidate
