@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.solve.problem import AIM, RUNNING, Operator, residual, solve_implicitly, verdict
+from natgrad.solve.problem import AIM, RUNNING, Operator, meets, residual, solve_implicitly, verdict
 from natgrad.solve.result import Reason, Solution
 from natgrad.tree import Tree
 
@@ -71,7 +71,7 @@ class CG:
             return _Attempt(tree.where(again, fresh, state), norm, again)
 
         # A start that is not finite, or already good enough, or a zero b needs no iteration.
-        ready = jnp.where((start_norm <= self.rtol * b_norm) & (self.rtol > 0), Reason.SOLVED, state.reason)
+        ready = jnp.where(meets(start_norm, self.rtol * b_norm), Reason.SOLVED, state.reason)
         ready = jnp.where(b_norm == 0, Reason.ZERO_RHS, ready)
         state = state._replace(
             reason=jnp.where(tree.is_finite(state.rz, state.rr, b_norm), ready, Reason.NONFINITE)
@@ -90,7 +90,7 @@ class CG:
             normal_residual=jnp.full_like(b_norm, jnp.nan),
             norm=state.norm,
             condition=state.norm * state.longest,
-            reason=verdict(ended, residual_norm, target, b_norm, finite),
+            reason=verdict(ended, meets(residual_norm, target), b_norm, finite),
             snapshots=_finish(self, state, unit) if self.snapshots else None,
         )
 

@@ -52,13 +52,17 @@ def residual(product: Operator, b: Tree, x: Tree | None) -> Tree:
     return b if x is None else tree.sub(b, product(x))
 
 
-def verdict(reason: Array, residual_norm: Array, target: Array, b_norm: Array, finite: Array) -> Array:
+def meets(residual_norm: Array, target: Array) -> Array:
+    """Tell whether a residual is small enough; with rtol = 0 only an exact zero is."""
+    return (residual_norm <= target) & ((target > 0) | (residual_norm == 0))
+
+
+def verdict(reason: Array, met: Array, b_norm: Array, finite: Array) -> Array:
     """Let the recomputed residual overrule the loop: only it may say SOLVED, and NaN is tested first."""
-    claimed = jnp.where(reason == Reason.SOLVED, Reason.STALLED, reason)
-    met = (residual_norm <= target) & (target > 0)
-    checked = jnp.where(met, Reason.SOLVED, claimed)
+    denied = jnp.where(reason == Reason.SOLVED, Reason.STALLED, reason)
+    checked = jnp.where(met, Reason.SOLVED, denied)
     checked = jnp.where(b_norm == 0, Reason.ZERO_RHS, checked)
-    return jnp.where(finite, checked, Reason.NONFINITE)
+    return jnp.where(finite, checked, Reason.NONFINITE).astype(jnp.int32)
 
 
 def _equal(x: Tree, y: Tree) -> Array:

@@ -31,6 +31,8 @@ class Reason(IntEnum):
     """b = 0, so x = 0."""
     STALLED = 9
     """The recurrence believed it was done; the recomputed residual denies it: rounding has the last word."""
+    BACKWARD_STABLE = 10
+    """Only where that test was asked for: ‖r‖ ≤ rtol (‖A‖‖x‖ + ‖b‖), so x solves a system within rtol of yours."""
 
     @classmethod
     def name_of(cls, reason: Any) -> str:

@@ -1,0 +1,121 @@
+"""The referee: recompute the residual, start again where the recurrence was wrong, and name the end."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad import tree
+from natgrad.solve.problem import RUNNING, Operator, meets, residual, verdict
+from natgrad.solve.result import Reason, Solution
+from natgrad.tree import Tree
+
+
+class Goal(NamedTuple):
+    """What one attempt is asked for."""
+
+    reduction: Array
+    """The factor by which ‖r‖ must fall."""
+    budget: Array
+    """The iterations it may use."""
+
+
+class Attempt(NamedTuple):
+    """What one attempt found, and what it believes of it."""
+
+    x: Tree
+    iterations: Array
+    norm: Array
+    condition: Array
+    normal: Array
+    """Its estimate of ‖Ar‖."""
+    reason: Array
+
+
+class _Progress(NamedTuple):
+    x: Tree
+    r: Tree
+    residual: Array
+    iterations: Array
+    norm: Array
+    condition: Array
+    normal: Array
+    reason: Array
+    again: Array
+
+
+def refine(
+    krylov: Callable[[Tree, Goal], Attempt],
+    product: Operator,
+    b: Tree,
+    x0: Tree | None,
+    rtol: float,
+    maxiter: int,
+    backward_error: bool,
+) -> Solution:
+    """Solve A dx = b − Ax with `krylov` until the residual, recomputed from x, is what the recurrence said.
+
+    With `backward_error`, one attempt is made and ‖r‖ ≤ rtol (‖A‖‖x‖ + ‖b‖) has a name of its own.
+    """
+    b_norm = tree.norm(b)
+    target = rtol * b_norm
+    r = residual(product, b, x0)
+    r_norm = tree.norm(r)
+    x = tree.zeros_like(b) if x0 is None else x0
+
+    def attempt(so_far: _Progress) -> _Progress:
+        goal = Goal(
+            reduction=target / jnp.where(so_far.residual > 0, so_far.residual, 1),
+            budget=maxiter - so_far.iterations,
+        )
+        found = krylov(so_far.r, goal)
+        x = tree.add(so_far.x, found.x)
+        r = residual(product, b, x)
+        norm = tree.norm(r)
+        # The first answer counts, whatever it is; a second one only if it is better.
+        better = (so_far.iterations == 0) | (norm < so_far.residual)
+        iterations = so_far.iterations + found.iterations
+        belied = (found.reason == Reason.SOLVED) & (norm > target)
+        again = belied & (norm < so_far.residual / 2) & (iterations < maxiter) & (not backward_error)
+        return _Progress(
+            x=tree.where(better, x, so_far.x),
+            r=tree.where(better, r, so_far.r),
+            residual=jnp.where(better, norm, so_far.residual),
+            iterations=iterations,
+            norm=jnp.maximum(so_far.norm, found.norm),
+            condition=jnp.maximum(so_far.condition, found.condition),
+            normal=found.normal,
+            reason=found.reason,
+            again=again,
+        )
+
+    zero = jnp.zeros_like(b_norm)
+    ready = jnp.where(meets(r_norm, target), Reason.SOLVED, RUNNING).astype(jnp.int32)
+    count = jnp.array(0, jnp.int32)
+    start = _Progress(x, r, r_norm, count, zero, zero, zero, ready, ready == RUNNING)
+    end = jax.lax.while_loop(lambda s: s.again, attempt, start)
+
+    # A limit may have stopped a least-squares problem that was done: one more product tells.
+    asked = ~meets(end.residual, target) & (end.reason != RUNNING)
+    normal = jax.lax.cond(asked, lambda r: tree.norm(product(r)), lambda r: end.normal, end.r)
+    least_squares = asked & (normal <= rtol * end.norm * end.residual) & (rtol > 0)
+    reason = jnp.where(end.reason == RUNNING, Reason.MAXITER, end.reason)
+    reason = jnp.where(reason == Reason.LEAST_SQUARES, Reason.STALLED, reason)
+    reason = jnp.where(least_squares, Reason.LEAST_SQUARES, reason)
+    if backward_error:
+        stable = asked & (end.residual <= rtol * (end.norm * tree.norm(end.x) + b_norm))
+        reason = jnp.where(stable, Reason.BACKWARD_STABLE, reason)
+
+    x = tree.where(b_norm == 0, tree.zeros_like(b), end.x)
+    finite = tree.is_finite(x, end.residual, b_norm) & (end.reason != Reason.NONFINITE)
+    return Solution(
+        x=tree.where(tree.is_finite(x), x, tree.zeros_like(x)),
+        iterations=end.iterations,
+        residual=jnp.where(b_norm == 0, b_norm, end.residual),
+        normal_residual=jnp.where(b_norm == 0, b_norm, normal),
+        norm=end.norm,
+        condition=end.condition,
+        reason=verdict(reason, meets(end.residual, target), b_norm, finite),
+    )
