@@ -2,7 +2,17 @@
 
 from natgrad._version import __version__
 from natgrad.damping import Constant, LevenbergMarquardt
-from natgrad.directions import Gradient, Natural
+from natgrad.directions import (
+    Conjugate,
+    Gradient,
+    Krylov,
+    Natural,
+    PolakRibiere,
+    Preconditioned,
+    Tonga,
+    TruncatedNewton,
+    WithLastStep,
+)
 from natgrad.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, Product
 from natgrad.metric import (
     DiagonalFisher,
@@ -11,13 +21,33 @@ from natgrad.metric import (
     GaussNewton,
     Hessian,
     MonteCarloFisher,
+    StructuralDamping,
     ggnvp,
     hvp,
     metric_product,
 )
 from natgrad.optimizer import Info, Optimizer, Outcome, State
+from natgrad.precondition import Diagonal, Identity, Jacobi
 from natgrad.problem import Stateful
-from natgrad.recipes import natural_gradient, sgd
-from natgrad.search import FixedRate, KLRadius, LineSearch
+from natgrad.recipes import (
+    hessian_free,
+    krylov_subspace_descent,
+    natural_conjugate_gradient,
+    natural_gradient,
+    sgd,
+    stochastic_hessian_free,
+    tonga,
+)
+from natgrad.search import (
+    Armijo,
+    Backtrack,
+    Cobyla,
+    FixedRate,
+    KLRadius,
+    LineSearch,
+    PlaneSearch,
+    QuadraticModel,
+    SubspaceBFGS,
+)
 from natgrad.solve import CG
 from natgrad.solve.result import Reason, Solution

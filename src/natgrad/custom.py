@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from natgrad.likelihood import Likelihood
-from natgrad.tree import Tree
+from natgrad.tree import Tree, dtype
 
 
 def hessian_at_outputs(loss: Callable[[Tree], Array], outputs: Tree, u: Tree) -> Tree:
@@ -170,9 +170,14 @@ class LogProb(Likelihood):
 
     def _log_probs(self, outputs: Tree) -> Array:
         examples = jax.tree.leaves(outputs)[0].shape[0]
-        values = jnp.asarray(self.support)
+        values = self._support(outputs)
         tiled = jnp.broadcast_to(values[:, None], (values.shape[0], examples, *values.shape[1:]))
         return jax.vmap(lambda t: self.log_prob(outputs, t))(tiled)
+
+    def _support(self, outputs: Tree) -> Array:
+        """Return all targets; real-valued ones in the precision of the outputs."""
+        values = jnp.asarray(self.support)
+        return values.astype(dtype(outputs)) if jnp.issubdtype(values.dtype, jnp.floating) else values
 
     def _scores(self, outputs: Tree) -> Tree:
         """Return √p(t) ∇ᵣ log p(t) for every t of the support: the columns of C."""
@@ -185,7 +190,7 @@ class LogProb(Likelihood):
         )
         root = jnp.sqrt(probabilities)
         return jax.tree.map(
-            lambda s: s * root.reshape(root.shape + (1,) * (s.ndim - 2)), score(jnp.asarray(self.support))
+            lambda s: s * root.reshape(root.shape + (1,) * (s.ndim - 2)), score(self._support(outputs))
         )
 
     def _root(self, outputs: Tree) -> DenseRoot:
@@ -205,6 +210,18 @@ class Loss(Likelihood):
     def fisher(self, outputs: Tree, u: Tree) -> Tree:
         """Refuse: a bare loss defines no distribution."""
         raise TypeError("from_loss defines no distribution, so no Fisher: use metric=ng.GaussNewton().")
+
+    def score(self, keys: Array, outputs: Tree) -> Tree:
+        """Refuse: a bare loss defines no distribution."""
+        return self.fisher(outputs, outputs)
+
+    def factor(self, outputs: Tree, e: Tree) -> Tree:
+        """Refuse: a bare loss defines no distribution."""
+        return self.fisher(outputs, e)
+
+    def factor_transpose(self, outputs: Tree, u: Tree) -> Tree:
+        """Refuse: a bare loss defines no distribution."""
+        return self.fisher(outputs, u)
 
     def check(self, outputs: Tree, targets: Tree) -> None:
         """Refuse a loss that does not return one number an example."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -13,6 +13,11 @@ class Damping:
 
     needs_ratio: bool = False
     """Whether the rule asks for ρ, which costs an evaluation of the loss."""
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the first step looks for its own λ."""
+        return False
 
     def init(self, dtype: Any) -> Array:
         """Return the first λ."""
@@ -68,7 +73,8 @@ class LevenbergMarquardt(Damping):
     paper): gᵀd alone; on a quadratic it is twice the true change, so ρ tends to ½ where the other tends to 1.
     """
 
-    initial: float = 1.0
+    initial: float | Literal["calibrate"] = 1.0
+    """The first λ; "calibrate" tries the first step with one λ after another until ρ lies in [0.75, 0.95]."""
     reduction: Literal["quadratic", "linear"] = "quadratic"
     bounds: tuple[float, float] = (1e-8, 1e8)
     low: float = 0.25
@@ -81,7 +87,9 @@ class LevenbergMarquardt(Damping):
     def __post_init__(self) -> None:
         if self.reduction not in ("quadratic", "linear"):
             raise ValueError(f'reduction={self.reduction!r}: choose "quadratic" or "linear".')
-        if not 0 < self.bounds[0] <= self.initial <= self.bounds[1]:
+        if isinstance(self.initial, str) and self.initial != "calibrate":
+            raise ValueError(f'initial={self.initial!r}: give a positive number or "calibrate".')
+        if not 0 < self.bounds[0] <= self._first() <= self.bounds[1]:
             raise ValueError(
                 f"initial damping {self.initial} is outside its bounds {self.bounds}, or not positive."
             )
@@ -90,7 +98,15 @@ class LevenbergMarquardt(Damping):
 
     def init(self, dtype: Any) -> Array:
         """Return the initial λ."""
-        return jnp.asarray(self.initial, dtype)
+        return jnp.asarray(self._first(), dtype)
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether `initial` is "calibrate"."""
+        return self.initial == "calibrate"
+
+    def _first(self) -> float:
+        return 1.0 if isinstance(self.initial, str) else self.initial
 
     def predict(self, slope: Array, curvature: Array) -> Array:
         """Return the change the chosen model promises."""
@@ -107,6 +123,40 @@ class LevenbergMarquardt(Damping):
 
     def _scale(self, damping: Array, factor: Array) -> Array:
         return jnp.clip(damping * factor.astype(damping.dtype), *self.bounds)
+
+
+class Calibration(NamedTuple):
+    """A search for a λ whose ρ lies in [0.75, 0.95]: trusted, but not so damped that the step is idle.
+
+    Martens' rule of thumb for the first step. λ moves by 8 until it is bracketed, then by bisection of log λ.
+    """
+
+    damping: Array
+    low: Array
+    """The largest λ that was too small; 0 if none."""
+    high: Array
+    """The smallest λ that was too large; 0 if none."""
+    tries: Array
+    done: Array
+
+    @classmethod
+    def start(cls, damping: Array) -> "Calibration":
+        """Start from a first guess."""
+        none = jnp.zeros_like(damping)
+        return cls(damping, none, none, jnp.zeros((), jnp.int32), jnp.array(False))
+
+    def judge(self, rho: Array, accepted: Array) -> "Calibration":
+        """Return the search after one more ρ."""
+        small = ~(accepted & jnp.isfinite(rho)) | (rho < 0.75)
+        large = ~small & (rho > 0.95)
+        low = jnp.where(small, self.damping, self.low)
+        high = jnp.where(large, self.damping, self.high)
+        between = jnp.sqrt(low) * jnp.sqrt(high)
+        outside = jnp.where(small, self.damping * 8, self.damping / 8)
+        following = jnp.where((low > 0) & (high > 0), between, outside)
+        tries = self.tries + 1
+        done = ~(small | large) | (tries >= 20)
+        return Calibration(jnp.where(done, self.damping, following), low, high, tries, done)
 
 
 def ratio(actual: Array, predicted: Array) -> Array:

@@ -4,7 +4,7 @@ The Fisher information of the model's own distribution, the Hessian of the loss,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,11 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.custom import DenseRoot, hessian_at_outputs
-from natgrad.likelihood import Likelihood
+from natgrad.likelihood import Bernoulli, Likelihood
 from natgrad.operator import (
     AtOutputs,
     Centered,
+    Damper,
     DiagonalOperator,
     HessianOperator,
     JacobianOperator,
@@ -169,6 +170,44 @@ class DiagonalFisher(Metric):
         """Return v ↦ diag(F) ∘ v."""
         full = Fisher().operator(place, linear)
         return DiagonalOperator(full.diagonal(place.key, self.blocks))
+
+
+@dataclass(frozen=True)
+class StructuralDamping(Metric):
+    """μ times the Fisher metric of a recurrent net's hidden states: steps that disturb them less (add it with `+`).
+
+    `hidden(params, inputs)` returns the hidden pre-activations of all times, read as logits of independent
+    Bernoullis: S = Σ_t J_tᵀ diag(h(1 − h)) J_t. For tanh units return twice the pre-activation: that gives
+    diag(1 − h²). With `tied` the factor is λμ, and damping as a whole follows Levenberg–Marquardt (Martens &
+    Sutskever 2011). Untied and μ = 1 it is the metric of the joint density p(t, h | x); untied and μ free, the
+    paper's two constraints.
+    """
+
+    hidden: Model
+    mu: float = 1 / 30
+    tied: bool = True
+    likelihood: Likelihood = Bernoulli()
+
+    def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise ValueError(f"StructuralDamping(mu={self.mu}): the factor cannot be negative.")
+
+    def operator(self, place: Place, linear: Pass | None = None) -> Operator:
+        """Return v ↦ μ S v, or λμ S v."""
+        problem = Problem(self.hidden, self.likelihood, None, place.problem.microbatch)
+        inputs, weights = place.examples.inputs, place.examples.coefficients
+        if isinstance(weights, tuple):
+            raise ValueError("StructuralDamping needs one example axis; this Product has several.")
+        examples = problem.examples(place.params, inputs, None, weights, place.context)
+        inner = Fisher().operator(replace(place, problem=problem, examples=examples))
+        mu = jnp.asarray(self.mu, weights.dtype)
+        if self.tied:
+            if place.damping is None:
+                raise ValueError(
+                    "Tied structural damping needs λ: use it in an optimizer, or set tied=False."
+                )
+            mu = mu * place.damping.astype(mu.dtype)
+        return Damper(mu, inner)
 
 
 def metric_product(

@@ -36,6 +36,8 @@ class Place:
     examples: Examples
     context: Tree
     key: Array
+    damping: Array | None = None
+    """λ, for the metrics that are tied to it."""
 
     def linearize(self, microbatch: int | None = None) -> Pass:
         """Return the model linearized here."""
@@ -45,6 +47,9 @@ class Place:
 class Operator:
     """A symmetric matrix on parameter space, known by its products."""
 
+    damps: bool = False
+    """Whether a part of it only damps, and so is no part of the divergence."""
+
     def __call__(self, v: Tree) -> Tree:
         """Return F v."""
         raise NotImplementedError
@@ -52,6 +57,14 @@ class Operator:
     def quadratic(self, v: Tree) -> Array:
         """Return vᵀ F v. Half of it is, to second order, the KL divergence a step v makes."""
         return tree.vdot(v, self(v))
+
+    def divergence(self, v: Tree) -> Array:
+        """Return what of vᵀ F v is the model's own: twice the KL, without terms that only damp."""
+        return self.quadratic(v)
+
+    def gram(self, rows: Tree) -> Array:
+        """Return B F Bᵀ for rows stacked on a leading axis."""
+        return tree.inner(rows, jax.lax.map(self, rows))
 
     def factor(self, v: Tree) -> Tree:
         """Return A v, where F = AᵀA: one row an example, A_i = √c_i C_iᵀ J_i."""
@@ -93,6 +106,15 @@ class JacobianOperator(Operator):
 
         return self._linear.sum(part)
 
+    def gram(self, rows: Tree) -> Array:
+        """Return B F Bᵀ: one JVP a row, no transpose."""
+
+        def part(chunk: Chunk) -> Array:
+            u = jax.vmap(chunk.jvp)(rows)
+            return tree.inner(u, jax.vmap(lambda row: self._weighted(chunk, row))(u))
+
+        return self._linear.sum(part)
+
     def factor(self, v: Tree) -> Tree:
         """Return A v, A_i = √c_i C_iᵀ J_i."""
         return self._linear.map(
@@ -130,6 +152,7 @@ class SumOperator(Operator):
 
     def __init__(self, *terms: Operator):
         self._terms = terms
+        self.damps = any(term.damps for term in terms)
 
     def __call__(self, v: Tree) -> Tree:
         """Return Σ F_k v."""
@@ -139,6 +162,14 @@ class SumOperator(Operator):
     def quadratic(self, v: Tree) -> Array:
         """Return Σ vᵀ F_k v."""
         return sum((term.quadratic(v) for term in self._terms), start=jnp.zeros((), tree.dtype(v)))
+
+    def divergence(self, v: Tree) -> Array:
+        """Return the sum of the terms' divergences."""
+        return sum((term.divergence(v) for term in self._terms), start=jnp.zeros((), tree.dtype(v)))
+
+    def gram(self, rows: Tree) -> Array:
+        """Return Σ B F_k Bᵀ."""
+        return jnp.sum(jnp.stack([term.gram(rows) for term in self._terms]), axis=0)
 
     def factor(self, v: Tree) -> Tree:
         """Return the terms' A v, stacked as a tuple."""
@@ -154,6 +185,44 @@ class SumOperator(Operator):
         keys = jax.random.split(key, len(self._terms))
         parts = [term.diagonal(k, blocks) for term, k in zip(self._terms, keys, strict=True)]
         return jax.tree.map(lambda *leaves: sum(leaves), *parts)
+
+
+class Damper(Operator):
+    """scale · F, as a damping term: in the solver's matrix, in no prediction and no divergence."""
+
+    damps = True
+
+    def __init__(self, scale: Array, inner: Operator):
+        self._scale = scale
+        self._inner = inner
+
+    def __call__(self, v: Tree) -> Tree:
+        """Return scale · F v."""
+        return tree.scale(self._scale, self._inner(v))
+
+    def quadratic(self, v: Tree) -> Array:
+        """Return scale · vᵀ F v."""
+        return self._scale * self._inner.quadratic(v)
+
+    def divergence(self, v: Tree) -> Array:
+        """Return 0."""
+        return jnp.zeros((), tree.dtype(v))
+
+    def gram(self, rows: Tree) -> Array:
+        """Return scale · B F Bᵀ."""
+        return self._scale * self._inner.gram(rows)
+
+    def factor(self, v: Tree) -> Tree:
+        """Return √scale · A v."""
+        return tree.scale(jnp.sqrt(self._scale), self._inner.factor(v))
+
+    def factor_transpose(self, e: Tree) -> Tree:
+        """Return √scale · Aᵀ e."""
+        return tree.scale(jnp.sqrt(self._scale), self._inner.factor_transpose(e))
+
+    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
+        """Return scale · diag(F)."""
+        return tree.scale(self._scale, self._inner.diagonal(key, blocks))
 
 
 class Centered(Operator):

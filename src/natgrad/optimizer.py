@@ -4,7 +4,7 @@ z  ≈ argmin_z L(θ + zᵀB)        θ ← θ + zᵀB
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree, validate
-from natgrad.damping import Constant, Damping, ratio
-from natgrad.directions import Direction, Rows, SolverInfo
+from natgrad.damping import Calibration, Constant, Damping, ratio
+from natgrad.directions import Direction, Here, Rows, SolverInfo
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
 from natgrad.operator import Operator, Place
@@ -83,7 +83,7 @@ class Info(NamedTuple):
     solver: SolverInfo | None
     """How the linear solve went; None where there is none."""
     context: Tree
-    """The new context of a `Stateful` model."""
+    """The new context of a `Stateful` model; the old one if the new is not finite."""
 
 
 class Data(NamedTuple):
@@ -180,8 +180,6 @@ class Optimizer:
             gradient: A gradient computed elsewhere, in place of the batch's.
             learning_rate: The rate of this step, in place of `FixedRate`'s.
         """
-        if learning_rate is not None:
-            learning_rate = jnp.asarray(learning_rate, jnp.float32)
         data = Data(
             batch,
             metric_inputs,
@@ -194,20 +192,47 @@ class Optimizer:
             learning_rate,
         )
         validate.step(self, params, data)
+        if learning_rate is not None:
+            rate = jnp.asarray(learning_rate).astype(tree.at_least_single(tree.dtype(params)))
+            data = data._replace(learning_rate=rate)
         if not self.search.on_host:
             return _step(self, params, state, data)
         validate.not_traced(self.search, (params, state, data))
         proposal = _propose(self, params, state, data)
-        found = self.search(partial(_probe, self, params, data, proposal.rows.rows), _local(proposal, state))
+        probe_here = partial(_probe, self, params, data, proposal.rows.rows)
+        found = self.search(probe_here, _local(self, proposal, state, data, None))
         return _commit(self, params, state, data, proposal, found)
 
 
 @partial(jax.jit, static_argnums=0)
 def _step(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
+    if opt.damping.calibrates:
+        return calibrated(lambda trial: once(opt, params, trial, data), state)
+    return once(opt, params, state, data)
+
+
+def once(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
+    """Return one step: propose, search, commit."""
     proposal, metric = propose(opt, params, state, data)
     probe_here = partial(probe, opt, params, data, proposal.rows.rows)
-    found = opt.search(probe_here, _local(proposal, state, metric, data.learning_rate))
+    found = opt.search(probe_here, _local(opt, proposal, state, data, metric))
     return commit(opt, params, state, data, proposal, found, metric)
+
+
+def calibrated(step: Callable[[State], tuple[Tree, State, Info]], state: State) -> tuple[Tree, State, Info]:
+    """Return the step of a state; its first is tried with one λ after another until ρ is trusted but not idle."""
+    search = Calibration.start(state.damping)
+
+    def retry(carry: tuple[Calibration, Any]) -> Array:
+        return (state.steps == 0) & ~carry[0].done
+
+    def attempt(carry: tuple[Calibration, Any]) -> tuple[Calibration, Any]:
+        search, _ = carry
+        params, after, info = step(state._replace(damping=search.damping))
+        return search.judge(info.rho, info.accepted), (params, after, info)
+
+    first = attempt((search, None))
+    return jax.lax.while_loop(retry, attempt, first)[1]
 
 
 def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Proposal, Operator | None]:
@@ -222,14 +247,17 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Pro
         loss, gradient, context = problem.loss_and_gradient(linear)
         loss = loss + _penalty(opt, theta)
     else:
-        loss, gradient, context = jnp.full((), jnp.nan, tree.dtype(theta)), working(data.gradient), None
+        loss, context = jnp.full((), jnp.nan, tree.dtype(theta)), None
+        gradient = tree.cast_like(data.gradient, theta)
     gradient = tree.axpy(opt.l2, theta, gradient) if opt.l2 else gradient
 
     # The metric at θ: on the same linearization when it shares the batch's inputs.
-    metric = _metric(opt, params, data, examples, linear, key) if opt.direction.needs_metric else None
+    place = Place(problem, params, examples, data.context, key, state.damping)
+    metric = _metric(opt, data, place, linear) if opt.direction.needs_metric else None
 
     # The rows, from g, F + λI and what the last step left behind.
-    rows = opt.direction.rows(gradient, metric, state.damping + opt.l2, state.direction, key)
+    here = Here(gradient, metric, state.damping + opt.l2, place, state.steps)
+    rows = opt.direction.rows(here, state.direction)
     slopes = jax.vmap(lambda row: tree.vdot(gradient, row))(rows.rows)
     start = None
     if opt.search.measures:
@@ -256,11 +284,12 @@ def commit(
     """Take the step or refuse it, and let the damping rule answer."""
     moved, step = _move(opt, params, proposal.rows.rows, found.z)
     slope = tree.vdot(proposal.gradient, step)
-    curvature = jnp.full_like(slope, jnp.nan) if metric is None else metric.quadratic(step)
+    curvature = _curvature(opt, metric, step, found)
 
     # ρ: actual / predicted change of the loss, on the ratio batch.
     loss, new_loss = _losses(opt, params, moved, data, proposal, found)
-    predicted = opt.damping.predict(slope, curvature + opt.l2 * tree.vdot(step, step))
+    bend = jnp.zeros_like(slope) if metric is None else curvature
+    predicted = opt.damping.predict(slope, bend + opt.l2 * tree.vdot(step, step))
     rho = ratio(new_loss - loss, predicted)
 
     reason = _judge(opt, data, proposal, found, step, curvature, (loss, new_loss), rho)
@@ -293,7 +322,7 @@ def commit(
         step_norm=tree.norm(step),
         kl=curvature / 2,
         solver=proposal.rows.solver,
-        context=proposal.context,
+        context=_usable(proposal.context, data.context),
     )
     return new_params, new_state, info
 
@@ -330,29 +359,36 @@ def _examples(opt: Optimizer, params: Tree, data: Data, batch: Any) -> Examples:
     return opt.problem.examples(params, inputs, targets, weights, data.context)
 
 
-def _metric(
-    opt: Optimizer, params: Tree, data: Data, examples: Examples, linear: Pass, key: Array
-) -> Operator:
+def _metric(opt: Optimizer, data: Data, place: Place, linear: Pass | None = None) -> Operator:
     """Return the metric at θ: on the gradient's own linearization when it shares the batch's inputs."""
-    own = data.metric_inputs is not None or data.metric_weights is not None
-    if own:
-        inputs, targets = data.metric_inputs, data.metric_targets
-        if inputs is None:
-            inputs, targets = data.batch[0], data.batch[1]
-        examples = opt.problem.examples(params, inputs, targets, data.metric_weights, data.context)
-    place = Place(opt.problem, params, examples, data.context, key)
-    return opt.metric.operator(place, None if own else linear)
+    if data.metric_inputs is None and data.metric_weights is None:
+        return opt.metric.operator(place, linear)
+    inputs, targets = data.metric_inputs, data.metric_targets
+    if inputs is None:
+        inputs, targets = data.batch[0], data.batch[1]
+    examples = opt.problem.examples(place.params, inputs, targets, data.metric_weights, data.context)
+    return opt.metric.operator(replace(place, examples=examples))
 
 
-def _local(
-    proposal: Proposal, state: State, metric: Operator | None = None, learning_rate: Array | None = None
-) -> Local:
-    def curvature(z: Array) -> Array:
-        if metric is None:
-            raise ValueError("This search measures lengths in the metric, and this direction has none.")
-        return metric.quadratic(tree.combine(z, proposal.rows.rows))
+def _local(opt: Optimizer, proposal: Proposal, state: State, data: Data, metric: Operator | None) -> Local:
+    return Local(
+        rows=proposal.rows.rows,
+        slopes=proposal.slopes,
+        loss=proposal.start,
+        shift=state.damping + opt.l2,
+        metric=metric,
+        steps=state.steps,
+        learning_rate=data.learning_rate,
+    )
 
-    return Local(proposal.rows.rows, proposal.slopes, proposal.start, curvature, state.steps, learning_rate)
+
+def _curvature(opt: Optimizer, metric: Operator | None, step: Tree, found: Found) -> Array:
+    """Return dᵀFd: the search's, if it has it and the step is as found, else by one JVP."""
+    if metric is None:
+        return jnp.full((), jnp.nan, tree.dtype(step))
+    if found.curvature is not None and opt.max_norm is None:
+        return found.curvature
+    return metric.divergence(step)
 
 
 def _move(opt: Optimizer, params: Tree, rows: Tree, z: Array) -> tuple[Tree, Tree]:
@@ -368,6 +404,13 @@ def _loss(opt: Optimizer, params: Tree, data: Data, batch: Any) -> Array:
     """Return the loss with its l2 term; `batch` None is the gradient batch."""
     examples = _examples(opt, params, data, data.batch if batch is None else batch)
     return opt.problem.loss(params, examples, data.context) + _penalty(opt, working(params))
+
+
+def _usable(new: Tree, old: Tree) -> Tree:
+    """Return the new context, or the old one where the new is not finite: a bad batch must not outlive its step."""
+    if jax.tree.structure(new) != jax.tree.structure(old):  # type: ignore[operator]
+        return new
+    return tree.where(tree.is_finite(new), new, old)
 
 
 def _penalty(opt: Optimizer, theta: Tree) -> Any:
@@ -407,7 +450,7 @@ def _commit(
 ) -> tuple[Tree, State, Info]:
     metric = None
     if opt.direction.needs_metric:
+        key = jax.random.fold_in(state.key, state.steps)
         examples = _examples(opt, params, data, data.batch)
-        linear = opt.problem.linearize(params, examples, data.context)
-        metric = _metric(opt, params, data, examples, linear, jax.random.fold_in(state.key, state.steps))
+        metric = _metric(opt, data, Place(opt.problem, params, examples, data.context, key, state.damping))
     return commit(opt, params, state, data, proposal, found, metric)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.likelihood import Likelihood
+from natgrad.likelihood import Likelihood, Product
 from natgrad.tree import Tree
 
 Model = Callable[..., Any]
@@ -170,6 +170,8 @@ class Pass:
             return total, jax.tree.map(lambda leaf: leaf[None], extra)
         chunks = _split(self.examples, self.count)
 
+        # Under differentiation a chunk is computed again rather than kept: memory stays flat.
+        @jax.checkpoint
         def body(total: Tree, part: Examples) -> tuple[Tree, Tree]:
             share, extra = fn(self._build(part))
             return tree.add(total, share), extra
@@ -263,7 +265,7 @@ def _check_outputs(likelihood: Likelihood, outputs: Tree, lengths: set[tuple[int
                 "its first axis must be the example axis."
             )
     parts = len(likelihood.parts())
-    if parts > 1 and not (isinstance(outputs, (tuple, list)) and len(outputs) == parts):
+    if isinstance(likelihood, Product) and not (type(outputs) is tuple and len(outputs) == parts):
         raise ValueError(
             f"A Product of {parts} likelihoods needs a model that returns a tuple of {parts} outputs."
         )

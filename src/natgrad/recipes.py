@@ -3,13 +3,36 @@
 from collections.abc import Callable
 from typing import Any
 
-from natgrad.damping import Damping, LevenbergMarquardt
-from natgrad.directions import Gradient, Natural
+import optax
+
+from natgrad.damping import Constant, Damping, LevenbergMarquardt
+from natgrad.directions import (
+    Conjugate,
+    Direction,
+    Gradient,
+    Krylov,
+    Natural,
+    PolakRibiere,
+    Preconditioned,
+    Tonga,
+    TruncatedNewton,
+    WithLastStep,
+)
 from natgrad.likelihood import Likelihood
-from natgrad.metric import Fisher, Metric
+from natgrad.metric import Fisher, GaussNewton, Metric
 from natgrad.optimizer import Optimizer
+from natgrad.precondition import Diagonal, Identity, Preconditioner
 from natgrad.problem import Model
-from natgrad.search import FixedRate, Search
+from natgrad.search import (
+    Armijo,
+    Backtrack,
+    FixedRate,
+    LineSearch,
+    PlaneSearch,
+    QuadraticModel,
+    Search,
+    SubspaceBFGS,
+)
 from natgrad.solve import CG
 
 Rate = float | Callable[[Any], Any]
@@ -60,6 +83,167 @@ def natural_gradient(
         _rate_or_search(learning_rate, search, 1.0),
         Fisher() if metric is None else metric,
         LevenbergMarquardt() if damping is None else damping,
+        **options,
+    )
+
+
+def natural_conjugate_gradient(
+    model: Model,
+    likelihood: Likelihood,
+    *,
+    direction: Direction | None = None,
+    beta: PolakRibiere | None = None,
+    search: Search | None = None,
+    metric: Metric | None = None,
+    damping: Damping | None = None,
+    **options: Any,
+) -> Optimizer:
+    """Natural conjugate gradient: the natural gradient and the last step, combined.
+
+    Three members of one family:
+
+    * NCG-L (default), the paper's: θ ← θ − α n + β s, (α, β) by `ng.PlaneSearch()` or, as the paper did, by
+      `ng.Cobyla()`.
+    * NCG-F, `beta=ng.PolakRibiere()`: β by formula, then a line search. With `metric=ng.DiagonalFisher()` it is
+      Gonzalez & Dorronsoro's.
+    * NCG-Q, `direction=ng.Preconditioned(P)`: no solve and no probe; both coefficients from the quadratic model
+      with the exact metric, two JVPs.
+
+    Args:
+        model: `model(params, inputs) -> outputs`.
+        likelihood: What the outputs mean.
+        direction: `ng.Natural(solver)` or `ng.Preconditioned(preconditioner)`.
+        beta: A formula for β; None finds it by search.
+        search: In place of the member's own.
+        metric: Default `Fisher()`.
+        damping: Default `LevenbergMarquardt(3.0)`, the paper's start.
+        options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm.
+    """
+    direction = Natural() if direction is None else direction
+    if beta is not None:
+        rows: Direction = Conjugate(direction, beta)
+        default: Search = LineSearch()
+    else:
+        rows = WithLastStep(direction)
+        default = QuadraticModel() if isinstance(direction, Preconditioned) else PlaneSearch()
+    return Optimizer(
+        model,
+        likelihood,
+        rows,
+        default if search is None else search,
+        Fisher() if metric is None else metric,
+        LevenbergMarquardt(3.0) if damping is None else damping,
+        **options,
+    )
+
+
+def hessian_free(
+    model: Model,
+    likelihood: Likelihood,
+    *,
+    solver: CG | None = None,
+    precondition: Preconditioner | None = None,
+    warm_start: Rate | None = 0.95,
+    search: Search | None = None,
+    metric: Metric | None = None,
+    damping: Damping | None = None,
+    **options: Any,
+) -> Optimizer:
+    """Hessian-Free (Martens 2010) with his constants: natural gradient descent, and his habits around the solver.
+
+    CG on the Gauss–Newton matrix (the Fisher metric, for these likelihoods) to his progress stop, from 0.95 of
+    its last solution, preconditioned by (mean squared gradients + λ)^0.75; then back over the stored iterates
+    while the loss falls, then Armijo. Give `step` the full data as the batch and a chunk of it as
+    `metric_inputs=` and `ratio_batch=`. ρ is that of the step taken, after the Armijo factor.
+    """
+    solver = CG(maxiter=250, rtol=0.0, progress=5e-4, snapshots=True) if solver is None else solver
+    if not solver.snapshots:
+        raise ValueError("hessian_free backtracks over stored iterates: give CG(..., snapshots=True).")
+    precondition = Diagonal(0.75) if precondition is None else precondition
+    return Optimizer(
+        model,
+        likelihood,
+        TruncatedNewton(Natural(solver, precondition, warm_start)),
+        Backtrack() if search is None else search,
+        GaussNewton() if metric is None else metric,
+        LevenbergMarquardt(45.0) if damping is None else damping,
+        **options,
+    )
+
+
+def stochastic_hessian_free(
+    model: Model, likelihood: Likelihood, *, steps_per_epoch: int, iterations: int = 5, **options: Any
+) -> Optimizer:
+    """Hessian-Free for minibatches, after Kiros (2013).
+
+    A few CG iterations a step; warm start 0.5, growing by 1% an epoch to 0.99; λ from 1, moved by 1% a step; the
+    first trial length falls by 0.2% an epoch. Give `step` a minibatch and a tenth of it as `metric_inputs=`.
+    """
+
+    def warm_start(step: Any) -> Any:
+        return optax.exponential_decay(0.5, steps_per_epoch, 1.01, staircase=True, end_value=0.99)(step)
+
+    settings: dict[str, Any] = {
+        "solver": CG(maxiter=iterations, rtol=0.0, snapshots=True),
+        "warm_start": warm_start,
+        "search": Backtrack(
+            Armijo(initial=optax.exponential_decay(1.0, steps_per_epoch, 0.998, staircase=True))
+        ),
+        "damping": LevenbergMarquardt(1.0, raise_by=100 / 99, lower_by=99 / 100),
+    }
+    return hessian_free(model, likelihood, **(settings | options))
+
+
+def krylov_subspace_descent(
+    model: Model,
+    likelihood: Likelihood,
+    *,
+    size: int = 20,
+    last_step: bool = True,
+    precondition: Preconditioner | None = None,
+    search: Search | None = None,
+    metric: Metric | None = None,
+    **options: Any,
+) -> Optimizer:
+    """Krylov Subspace Descent (Vinyals & Povey 2012): BFGS in span{g, Fg, …, F^{k−1}g, last step}, no damping.
+
+    Give `step` a large batch for the gradient, and a part of it each as `metric_inputs=` and `search_batch=`,
+    drawn anew every step. `precondition=ng.Diagonal(1.0, floor=1e-4)` is the authors'.
+    """
+    precondition = Identity() if precondition is None else precondition
+    return Optimizer(
+        model,
+        likelihood,
+        Krylov(size, last_step, precondition),
+        SubspaceBFGS(maxiter=size) if search is None else search,
+        GaussNewton() if metric is None else metric,
+        Constant(0.0),
+        **options,
+    )
+
+
+def tonga(
+    model: Model,
+    likelihood: Likelihood,
+    *,
+    learning_rate: Rate | None = None,
+    search: Search | None = None,
+    direction: Tonga | None = None,
+    damping: Damping | None = None,
+    **options: Any,
+) -> Optimizer:
+    """TONGA (Le Roux, Manzagol & Bengio 2008): θ ← θ − η (C + λI)⁻¹ g, C the running covariance of the gradients.
+
+    Online and low-rank, `ng.Tonga(rank=5, block=50, decay=0.995)`; λ = 1 and η = 0.01 unless given. The batch form
+    is `ng.natural_gradient(metric=ng.EmpiricalFisher(centered=True))`.
+    """
+    return Optimizer(
+        model,
+        likelihood,
+        Tonga() if direction is None else direction,
+        _rate_or_search(learning_rate, search, 0.01),
+        Fisher(),
+        Constant(1.0) if damping is None else damping,
         **options,
     )
 

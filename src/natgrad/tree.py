@@ -119,3 +119,19 @@ def combine(z: Array, rows: Tree) -> Tree:
 def stack(*trees: Tree) -> Tree:
     """Return the trees as rows: every leaf with a new leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def gram(rows: Tree) -> Array:
+    """Return B Bᵀ for rows stacked on a leading axis."""
+    return inner(rows, rows)
+
+
+def inner(x: Tree, y: Tree) -> Array:
+    """Return ⟨x_i, y_j⟩ for all rows of two stacks."""
+    wide = dtype(x)
+
+    def product(u: Array, v: Array) -> Array:
+        axes = tuple(range(1, u.ndim))
+        return jnp.tensordot(u, v, axes=(axes, axes)).astype(wide)
+
+    return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(product, x, y))), axis=0)

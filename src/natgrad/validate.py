@@ -52,8 +52,7 @@ def step(opt: "Optimizer", params: Tree, data: "Data") -> None:
     from natgrad.search import FixedRate
 
     parameters(params)
-    needs_targets = data.gradient is None or opt.search.measures
-    _batch("batch", data.batch, needs_targets)
+    _batch("batch", data.batch, _uses_targets(opt, data))
     for name in ("search_batch", "ratio_batch"):
         if getattr(data, name) is not None:
             _batch(name, getattr(data, name), True)
@@ -75,6 +74,17 @@ def not_traced(search: "Search", values: Any) -> None:
     except jax.errors.ConcretizationTypeError:
         name = type(search).__name__
         raise TypeError(f"{name} runs on the host and cannot be traced: use ng.PlaneSearch().") from None
+
+
+def _uses_targets(opt: "Optimizer", data: "Data") -> bool:
+    """Tell whether anything in this step asks for the loss, or a metric of the loss, on the gradient batch."""
+    searched = opt.search.measures and data.search_batch is None
+    wants_ratio = opt.damping.needs_ratio or opt.reject is not None
+    compared = wants_ratio and data.search_batch is None and data.ratio_batch is None
+    measured = opt.direction.needs_metric and data.metric_inputs is None
+    return (
+        data.gradient is None or searched or compared or (measured and opt.metric.needs_targets(opt.problem))
+    )
 
 
 def _batch(name: str, batch: Any, needs_targets: bool) -> None:

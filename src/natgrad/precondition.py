@@ -1,0 +1,87 @@
+"""Cheap approximations P of the metric, applied inverse: to speed a solver up, or as a direction of their own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad import tree
+from natgrad.metric import EmpiricalFisher
+from natgrad.tree import Tree
+
+if TYPE_CHECKING:
+    from natgrad.directions.base import Here
+
+Inverse = Callable[[Tree], Tree] | None
+
+
+class Preconditioner:
+    """The interface; its memory lives in the optimizer's state."""
+
+    def init(self, theta: Tree) -> Tree:
+        """Return the memory before the first step."""
+        return ()
+
+    def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
+        """Return r ↦ P⁻¹r (None is the identity) and the memory."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Identity(Preconditioner):
+    """P = I."""
+
+    def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
+        """Return nothing to apply."""
+        return None, memory
+
+
+@dataclass(frozen=True)
+class Diagonal(Preconditioner):
+    """P = (diag(mean of squared gradients) + λ)^exponent (Martens 2010: 0.75), on the gradient batch.
+
+    The squares are those of each example's gradient, estimated without forming them: random signs, `blocks`
+    groups of examples, unbiased.
+    """
+
+    exponent: float = 0.75
+    blocks: int = 100
+    floor: float = 0.0
+    """The least entry, as a part of the largest (Vinyals & Povey 2012: 1e-4)."""
+
+    def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
+        """Return r ↦ r / P."""
+        if here.place.examples.targets is None:
+            raise ValueError("Diagonal needs the batch's targets; with gradient= alone, use Jacobi.")
+        squares = EmpiricalFisher().operator(here.place).diagonal(here.place.key, self.blocks)
+        return _divide_by(squares, here.shift, self.exponent, self.floor), memory
+
+
+@dataclass(frozen=True)
+class Jacobi(Preconditioner):
+    """P = (diag(F) + λ)^exponent, estimated from the metric's own factor (Chapelle & Erhan 2011)."""
+
+    exponent: float = 1.0
+    blocks: int = 100
+    floor: float = 0.0
+
+    def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
+        """Return r ↦ r / P."""
+        assert here.metric is not None
+        diagonal = here.metric.diagonal(here.place.key, self.blocks)
+        return _divide_by(diagonal, here.shift, self.exponent, self.floor), memory
+
+
+def _divide_by(diagonal: Tree, shift: Array, exponent: float, floor: float) -> Callable[[Tree], Tree]:
+    least = floor * tree.max_abs(diagonal)
+    # Without damping a parameter that nothing depends on has curvature 0: its gradient is 0 too.
+    least = jnp.maximum(least, jnp.finfo(least.dtype).tiny ** 0.5)
+
+    def entry(d: Array) -> Array:
+        return jnp.maximum(d + shift.astype(d.dtype), least.astype(d.dtype)) ** exponent
+
+    entries = jax.tree.map(entry, diagonal)
+    return lambda r: jax.tree.map(jnp.divide, r, entries)

@@ -1,0 +1,52 @@
+"""The paper's search for (α, β): scipy's COBYLA, between jitted probes."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from natgrad import tree
+from natgrad.search.base import Found, Local, Probe, Search
+
+
+@dataclass(frozen=True)
+class Cobyla(Search):
+    """Minimize L(θ + zᵀB) by COBYLA (Powell 1994) from z = (1, 0, …).
+
+    COBYLA does not promise a decrease. This does: the best point seen is taken, z = 0 among them. It runs on the
+    host, so the step cannot be traced; `ng.PlaneSearch` is the native search.
+    """
+
+    initial_radius: float = 1.0
+    final_radius: float = 1e-4
+    maxprobes: int = 100
+
+    measures = True
+    on_host = True
+
+    def __call__(self, probe: Probe, local: Local) -> Found:
+        """Return the best point seen."""
+        from scipy.optimize import minimize
+
+        assert local.loss is not None
+        # The last step is 0 at first: a row that leads nowhere is left out of the search.
+        alive = np.flatnonzero(np.diagonal(np.asarray(tree.gram(local.rows))) > 0)
+        start_loss = float(local.loss)
+        best_z, best_loss = np.zeros(local.slopes.shape[0]), start_loss
+
+        def phi(part: np.ndarray) -> float:
+            nonlocal best_z, best_loss
+            z = np.zeros_like(best_z)
+            z[alive] = part
+            loss = float(probe(jnp.asarray(z, local.slopes.dtype)))
+            if np.isfinite(loss) and loss < best_loss:
+                best_z, best_loss = z, loss
+            # COBYLA builds linear models of what it is told: a wall, not an infinity.
+            return loss if np.isfinite(loss) else 1e3 * (1 + abs(start_loss))
+
+        if alive.size and np.isfinite(best_loss):
+            start = np.zeros(alive.size)
+            start[0] = 1.0
+            options = {"rhobeg": self.initial_radius, "maxiter": self.maxprobes}
+            minimize(phi, start, method="COBYLA", tol=self.final_radius, options=options)
+        return Found(jnp.asarray(best_z, local.slopes.dtype), jnp.asarray(best_loss, local.loss.dtype))

@@ -1,0 +1,167 @@
+"""Searches by bracketing: along one row, and over the plane of two, with probes of the loss alone."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad.search.base import Found, Local, Probe, Search
+
+
+@dataclass(frozen=True)
+class LineSearch(Search):
+    """The best step length along one row: bracket by doubling or halving from `initial`, then fit parabolas.
+
+    Needs no gradients, only probes: typically four, at most `maxprobes`. A probe that is not finite counts as
+    too far. Returns the best point seen, or 0.
+    """
+
+    initial: float = 1.0
+    maxprobes: int = 25
+    refinements: int = 2
+    """Parabolas fitted once the minimum is bracketed."""
+
+    measures = True
+
+    def __post_init__(self) -> None:
+        if not (self.initial > 0 and self.maxprobes > 0 and self.refinements >= 0):
+            raise ValueError("LineSearch needs initial > 0, maxprobes > 0 and refinements >= 0.")
+
+    def __call__(self, probe: Probe, local: Local) -> Found:
+        """Return the best length seen."""
+        assert local.loss is not None
+        if local.slopes.shape != (1,):
+            raise ValueError(f"LineSearch needs one row; this direction gives {local.slopes.shape[0]}.")
+        zero = jnp.zeros_like(local.slopes[0])
+        # Forward only: 0 is the low end, and the middle is yet to be found.
+        start = Bracket(
+            low=Point.at_origin(local.loss, zero), middle=Point.unknown(zero), high=Point.unknown(zero)
+        )
+        best = minimize(
+            lambda at: probe(at[None]), start, self.initial, self.maxprobes, self.refinements
+        ).middle
+        return Found(jnp.where(best.known, best.at, 0)[None], jnp.where(best.known, best.loss, local.loss))
+
+
+@dataclass(frozen=True)
+class PlaneSearch(Search):
+    """The lowest point in the plane of two rows: NCG-L's (α, β), natively.
+
+    Four line searches (Powell 1964): along the first row, the second, the first again, and along the line
+    through the two minima of the first, which is conjugate to it. On a quadratic they end at its minimum.
+    """
+
+    maxprobes: int = 12
+    """Probes of one line search; four lines make a plane."""
+    refinements: int = 2
+
+    measures = True
+
+    def __call__(self, probe: Probe, local: Local) -> Found:
+        """Return the best point seen."""
+        assert local.loss is not None
+        if local.slopes.shape != (2,):
+            raise ValueError(f"PlaneSearch needs two rows; this direction gives {local.slopes.shape[0]}.")
+        origin, zero = jnp.zeros_like(local.slopes), jnp.zeros_like(local.slopes[0])
+        first, second = jnp.eye(2, dtype=origin.dtype)
+
+        def line(carry: tuple[Array, Array, Array], turn: Array) -> tuple[tuple[Array, Array, Array], None]:
+            z, loss, first_minimum = carry
+            along = jnp.select([turn == 1, turn == 3], [second, z - first_minimum], first)
+            # Both ways: the last step may be worth taking back.
+            start = Bracket(Point.unknown(zero), Point.at_origin(loss, zero), Point.unknown(zero))
+            best = minimize(
+                lambda at: probe(z + at * along), start, 1.0, self.maxprobes, self.refinements
+            ).middle
+            moved = z + best.at * along
+            return (moved, best.loss, jnp.where(turn == 0, moved, first_minimum)), None
+
+        carry = (origin, local.loss.astype(zero.dtype), origin)
+        (z, loss, _), _ = jax.lax.scan(line, carry, jnp.arange(4))
+        return Found(z, loss)
+
+
+class Point(NamedTuple):
+    """A place on the line and the loss there, once known."""
+
+    at: Array
+    loss: Array
+    known: Array
+
+    @classmethod
+    def at_origin(cls, loss: Array, zero: Array) -> "Point":
+        """Return the known point 0."""
+        return cls(zero, loss.astype(zero.dtype), jnp.array(True))
+
+    @classmethod
+    def unknown(cls, zero: Array) -> "Point":
+        """Return a point yet to be found."""
+        return cls(zero, zero, jnp.array(False))
+
+
+class Bracket(NamedTuple):
+    """low < middle < high, the middle one the lowest seen; what is not yet known is looked for first."""
+
+    low: Point
+    middle: Point
+    high: Point
+
+    def closed(self) -> Array:
+        """Tell whether the minimum lies inside."""
+        return self.low.known & self.middle.known & self.high.known
+
+    def next(self, initial: float) -> Array:
+        """Return where to look: first, further, back, nearer, or at the bottom of the parabola."""
+        low, middle, high = self
+        forward = jnp.where(middle.at > 0, 2 * middle.at, initial)
+        backward = jnp.where(middle.at < 0, 2 * middle.at, -initial)
+        without_middle = jnp.where(high.known, (low.at + high.at) / 2, initial)
+        return jnp.select(
+            [~middle.known, ~high.known, ~low.known], [without_middle, forward, backward], self._vertex()
+        )
+
+    def with_point(self, new: Point) -> "Bracket":
+        """Return the bracket narrowed (or, while it is open, moved) by one more value."""
+        low, middle, high = self
+        better = new.loss < jnp.where(middle.known, middle.loss, low.loss)
+        beyond = ~middle.known | (new.at > middle.at)
+        # A new best becomes the middle, and the old one bounds it; a worse point bounds the old middle.
+        new_low = _choose(better & beyond & middle.known, middle, _choose(~better & ~beyond, new, low))
+        new_high = _choose(better & ~beyond, middle, _choose(~better & beyond, new, high))
+        return Bracket(new_low, _choose(better, new, middle), new_high)
+
+    def _vertex(self) -> Array:
+        """Return the minimum of the parabola through the three points, kept inside the bracket."""
+        (a, fa, _), (b, fb, _), (c, fc, _) = self
+        left, right = (b - a) * (fb - fc), (b - c) * (fb - fa)
+        vertex = b - ((b - a) * left - (b - c) * right) / (2 * (left - right))
+        longer = jnp.where(b - a > c - b, (a + b) / 2, (b + c) / 2)
+        # Nearer to b than √eps the loss itself cannot tell them apart (Brent 1973).
+        margin = jnp.sqrt(jnp.finfo(b.dtype).eps) * (c - a)
+        inside = (vertex > a + margin) & (vertex < c - margin) & (jnp.abs(vertex - b) > margin)
+        return jnp.where(jnp.isfinite(vertex) & inside, vertex, longer)
+
+
+def minimize(phi: Probe, start: Bracket, initial: float, maxprobes: int, refinements: int) -> Bracket:
+    """Return the bracket after looking for the minimum of phi from `start`."""
+
+    def unfinished(carry: tuple[Array, Array, Bracket]) -> Array:
+        probes, fits, _ = carry
+        return (probes < maxprobes) & (fits < refinements)
+
+    def look(carry: tuple[Array, Array, Bracket]) -> tuple[Array, Array, Bracket]:
+        probes, fits, bracket = carry
+        at = bracket.next(initial)
+        loss = phi(at).astype(at.dtype)
+        loss = jnp.where(jnp.isfinite(loss), loss, jnp.inf)
+        fits = fits + bracket.closed().astype(fits.dtype)
+        return probes + 1, fits, bracket.with_point(Point(at, loss, jnp.array(True)))
+
+    none = jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(unfinished, look, (none, none, start))[2]
+
+
+def _choose(condition: Array, x: Point, y: Point) -> Point:
+    return Point(*(jnp.where(condition, u, v) for u, v in zip(x, y, strict=True)))

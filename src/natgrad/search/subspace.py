@@ -1,0 +1,51 @@
+"""Krylov Subspace Descent's search: BFGS over the coefficients of all rows."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from natgrad.search.base import Found, Local, Probe, Search
+
+
+@dataclass(frozen=True)
+class SubspaceBFGS(Search):
+    """Minimize L(θ + zᵀB) over z by BFGS from 0, a gradient of the search batch an evaluation.
+
+    optax's L-BFGS with a memory as long as the run and no rescaling, which is BFGS from the identity. The best
+    point it stands at is taken, z = 0 among them.
+    """
+
+    maxiter: int = 20
+    maxprobes: int = 20
+    """Evaluations in one line search."""
+
+    measures = True
+
+    def __call__(self, probe: Probe, local: Local) -> Found:
+        """Return the best point seen."""
+        assert local.loss is not None
+        linesearch = optax.scale_by_zoom_linesearch(max_linesearch_steps=self.maxprobes)
+        bfgs = optax.lbfgs(memory_size=self.maxiter, scale_init_precond=False, linesearch=linesearch)
+        evaluate = optax.value_and_grad_from_state(probe)
+
+        def iterate(carry: tuple, _: None) -> tuple[tuple, None]:
+            z, state, best, best_loss, alive = carry
+            loss, slope = evaluate(z, state=state)
+            better = jnp.isfinite(loss) & (loss < best_loss)
+            best, best_loss = jnp.where(better, z, best), jnp.where(better, loss, best_loss)
+            alive = alive & jnp.isfinite(loss) & jnp.all(jnp.isfinite(slope))
+            update, new_state = bfgs.update(slope, state, z, value=loss, grad=slope, value_fn=probe)
+            moved = optax.apply_updates(z, update)
+            keep = alive & jnp.all(jnp.isfinite(moved))
+            state = jax.tree.map(lambda new, old: jnp.where(keep, new, old), new_state, state)
+            return (jnp.where(keep, moved, z), state, best, best_loss, keep), None
+
+        origin = jnp.zeros_like(local.slopes)
+        start = (origin, bfgs.init(origin), origin, local.loss, jnp.array(True))
+        (z, state, best, best_loss, alive), _ = jax.lax.scan(iterate, start, None, length=self.maxiter)
+        last: Array = optax.tree.get(state, "value")
+        better = alive & jnp.isfinite(last) & (last < best_loss)
+        return Found(jnp.where(better, z, best), jnp.where(better, last, best_loss))
