@@ -76,7 +76,7 @@ class TruncatedNewton(Direction):
         iterates, _, stored = solution.snapshots
 
         def newest_first(leaf: Array) -> Array:
-            index = stored - 1 - jnp.arange(leaf.shape[0])
+            index = stored - 1 - jnp.arange(leaf.shape[0], dtype=stored.dtype)
             rows = -leaf[jnp.maximum(index, 0)]
             return jnp.where((index >= 0).reshape(-1, *(1,) * (leaf.ndim - 1)), rows, 0)
 

@@ -100,7 +100,7 @@ class Tonga(Direction):
         factor = jax.scipy.linalg.cho_factor(small)
         if not self.centered:
             # g is itself a row of X, and (XᵀX + λ)⁻¹Xᵀ = Xᵀ(XXᵀ + λ)⁻¹: no division by λ.
-            last = (jnp.arange(w.shape[0]) == slot).astype(w.dtype)
+            last = (jnp.arange(w.shape[0], dtype=jnp.int32) == slot).astype(w.dtype)
             return tree.combine(w * jax.scipy.linalg.cho_solve(factor, last), rows)
         overlap = w * tree.inner(rows, tree.stack(g))[:, 0]
         inside = tree.combine(w * jax.scipy.linalg.cho_solve(factor, overlap), rows)
@@ -118,7 +118,7 @@ class Tonga(Direction):
                 kept = jnp.tensordot(lead.T.astype(leaf.dtype), leaf, axes=1)
                 return jnp.zeros_like(leaf).at[: self.rank].set(kept)
 
-            index = jnp.arange(w.shape[0])
+            index = jnp.arange(w.shape[0], dtype=jnp.int32)
             weights = (index < self.rank).astype(w.dtype)
             diagonal = jnp.zeros_like(w).at[: self.rank].set(jnp.maximum(top, 0))
             return Covariance(jax.tree.map(project, rows), weights, jnp.diag(diagonal))

@@ -72,7 +72,7 @@ class Backtrack(Search):
         count = local.slopes.shape[0]
 
         def row(i: Array) -> Array:
-            return (jnp.arange(count) == i).astype(local.slopes.dtype)
+            return (jnp.arange(count, dtype=jnp.int32) == i).astype(local.slopes.dtype)
 
         def value(i: Array) -> Array:
             loss = probe(row(i))

@@ -45,7 +45,9 @@ class SubspaceBFGS(Search):
 
         origin = jnp.zeros_like(local.slopes)
         start = (origin, bfgs.init(origin), origin, local.loss, jnp.array(True))
-        (z, state, best, best_loss, alive), _ = jax.lax.scan(iterate, start, None, length=self.maxiter)
+        # optax mixes integer widths inside, which strict promotion (a user's setting) would refuse.
+        with jax.numpy_dtype_promotion("standard"):
+            (z, state, best, best_loss, alive), _ = jax.lax.scan(iterate, start, None, length=self.maxiter)
         last: Array = optax.tree.get(state, "value")
         better = alive & jnp.isfinite(last) & (last < best_loss)
         return Found(jnp.where(better, z, best), jnp.where(better, last, best_loss))

@@ -23,7 +23,7 @@ class MINRES:
     rtol: float = 1e-5
     """Relative tolerance of both tests; 0 switches the tests off and runs `maxiter` iterations."""
     maxxnorm: float | None = None
-    """Bound on ‖x‖; None means 10⁵‖b‖ in float64 and 10³‖b‖ in float32."""
+    """Bound on ‖x‖; None means 10⁵‖b‖/‖A‖ in float64, 10³‖b‖/‖A‖ in float32, on least squares."""
     max_condition: float | None = None
     """Bound on the estimate of cond(A)."""
     backward_error: bool = False

@@ -40,8 +40,8 @@ class MinresQLP:
     """Relative tolerance of both tests; 0 switches the tests off and runs `maxiter` iterations."""
     maxxnorm: float | None = None
     """Bound on ‖x‖, which decides the rank: a component that would exceed it on a problem that looks like
-    least squares is left out. None means 10⁵‖b‖ in float64 and 10³‖b‖ in float32, with ‖b‖ rounded to a power
-    of two."""
+    least squares is left out. None means 10⁵‖b‖/‖A‖ in float64 and 10³‖b‖/‖A‖ in float32 (with ‖b‖ rounded
+    to a power of two), for such problems only."""
     max_condition: float | None = None
     """Bound on the estimate of cond(A) (`Acondlim`); None means 0.1/eps of the dtype, at most 10¹⁵."""
     qlp_condition: float = 1.0
@@ -101,6 +101,8 @@ class _Rules(NamedTuple):
     rtol: float
     max_condition: float
     max_length: Array
+    absolute_length: bool
+    """Whether ‖x‖ itself is bounded, always, or ‖A‖‖x‖/‖b‖, when the problem looks like least squares."""
     reduction: Array
     budget: Array
 
@@ -116,6 +118,7 @@ def _rules(solver: Any, always_minres: bool, dtype: Any, unit: Array, goal: Goal
         rtol=solver.rtol and max(solver.rtol, float(precision.eps)),
         max_condition=max_condition,
         max_length=jnp.asarray(max_length, dtype) if solver.maxxnorm is None else solver.maxxnorm / unit,
+        absolute_length=solver.maxxnorm is not None,
         reduction=AIM * goal.reduction,
         budget=goal.budget,
     )
@@ -213,16 +216,17 @@ def _step(
     # squares (TOMS algorithm 937).
     settled = jnp.hypot(right.chi, right.mu_1)
     singular = gamma <= tiny
-    overlong = (jnp.hypot(settled, right.mu) > rules.max_length) & (
-        old.relative_normal < old.relative_residual
-    )
-    cut = singular | overlong | (settled >= rules.max_length)
+    max_length = rules.max_length if rules.absolute_length else rules.max_length / norm
+    like_least_squares = jnp.minimum(old.relative_normal, relative_normal) < old.relative_residual
+    overlong = (jnp.hypot(settled, right.mu) > max_length) & like_least_squares
+    too_large = overlong | (rules.absolute_length & (settled >= max_length))
+    cut = singular | too_large
     right = right._replace(mu=jnp.where(cut, 0, right.mu))
     length = jnp.hypot(settled, right.mu)
     relative_residual = left.phi / (norm * length + beta_1)
 
     reason = jnp.where(singular | (condition >= rules.max_condition), Reason.ILL_CONDITIONED, RUNNING)
-    reason = jnp.where(overlong | (length >= rules.max_length), Reason.X_TOO_LARGE, reason)
+    reason = jnp.where(too_large, Reason.X_TOO_LARGE, reason)
     if rules.rtol > 0:
         eps = jnp.finfo(norm.dtype).eps
         reason = jnp.where(norm * length * eps >= beta_1, Reason.STALLED, reason)
