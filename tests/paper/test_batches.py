@@ -1,0 +1,55 @@
+"""Batches are pure functions of (seed, step), and the metric's cases are not the gradient's."""
+
+import numpy as np
+import pytest
+
+from natgrad_paper.batches import Batches, Minibatch, Others, Whole
+
+
+def test_each_case_once_an_epoch_in_an_order_of_its_own():
+    batches = Batches(Minibatch(10))
+    first = batches.draw(50, 0, 0, 5)["gradient"]
+    second = batches.draw(50, 0, 5, 5)["gradient"]
+    for epoch in (first, second):
+        assert sorted(epoch.ravel()) == list(range(50))
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "batches", [Batches(Minibatch(7)), Batches(Minibatch(7), Others(9), search=Others(5))]
+)
+def test_any_step_can_be_drawn_alone(batches):
+    together = batches.draw(30, 3, 0, 9)
+    for step in range(9):
+        alone = batches.draw(30, 3, step, 1)
+        assert alone.keys() == together.keys()
+        for part, chosen in alone.items():
+            np.testing.assert_array_equal(chosen[0], together[part][step])
+
+
+def test_other_cases_are_others():
+    drawn = Batches(Minibatch(12), Others(12), search=Others(12)).draw(30, 0, 0, 20)
+    for step in range(20):
+        assert not set(drawn["gradient"][step]) & set(drawn["metric"][step])
+        assert len(set(drawn["metric"][step])) == 12
+    assert not np.array_equal(drawn["metric"], drawn["search"])
+
+
+def test_seeds_differ():
+    batches = Batches(Minibatch(10), Others(10))
+    one, other = batches.draw(50, 0, 0, 1), batches.draw(50, 1, 0, 1)
+    assert not np.array_equal(one["gradient"], other["gradient"])
+    assert not np.array_equal(one["metric"], other["metric"])
+
+
+def test_arguments_are_those_of_a_step():
+    inputs, targets = np.arange(6.0), -np.arange(6.0)
+    whole = Batches(Whole()).arguments(inputs, targets, {})
+    assert whole.keys() == {"batch"}
+    assert whole["batch"][0] is inputs
+    drawn = {"gradient": np.array([1, 2]), "metric": np.array([3, 4, 5])}
+    arguments = Batches(Minibatch(2), Others(3), search=Whole()).arguments(inputs, targets, drawn)
+    assert arguments.keys() == {"batch", "metric_inputs", "search_batch"}
+    np.testing.assert_array_equal(arguments["batch"][1], [-1, -2])
+    np.testing.assert_array_equal(arguments["metric_inputs"], [3, 4, 5])
+    np.testing.assert_array_equal(arguments["search_batch"][0], inputs)

@@ -1,0 +1,51 @@
+"""The autoencoder of the paper and its sparse start."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from natgrad_paper.models import Autoencoder, parameter_count, sparse_init
+
+PAPER = Autoencoder((784, 400, 200, 100, 50, 25, 6))
+
+
+def test_has_the_papers_parameters():
+    assert PAPER.units == (784, 400, 200, 100, 50, 25, 6, 25, 50, 100, 200, 400, 784)
+    params = PAPER.init(0)
+    assert parameter_count(params) == 842_340
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+
+
+def test_code_is_linear_and_the_rest_sigmoid():
+    model = Autoencoder((3, 4, 2))
+    params = model.init(1)
+    inputs = np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)
+    first, second, third, fourth = ((layer["weights"], layer["biases"]) for layer in params)
+    hidden = jax.nn.sigmoid(inputs @ first[0] + first[1])
+    code = hidden @ second[0] + second[1]
+    hidden = jax.nn.sigmoid(code @ third[0] + third[1])
+    np.testing.assert_allclose(model(params, inputs), hidden @ fourth[0] + fourth[1], rtol=1e-6)
+
+
+def test_each_unit_has_fifteen_incoming_weights_at_most():
+    for layer, fan_in in zip(PAPER.init(0), PAPER.units, strict=False):
+        counts = np.count_nonzero(layer["weights"], axis=0)
+        assert counts.max() <= min(15, fan_in)
+        assert counts.min() >= 1
+        # With replacement: distinct ones among 15 draws out of n are n (1 − (1 − 1/n)¹⁵) on average.
+        expected = fan_in * (1 - (1 - 1 / fan_in) ** 15)
+        assert abs(counts.mean() - expected) < 0.35
+        assert not np.any(layer["biases"])
+
+
+def test_weights_are_standard_normal():
+    weights = np.concatenate([np.asarray(layer["weights"]).ravel() for layer in PAPER.init(0)])
+    values = weights[weights != 0]
+    assert abs(values.mean()) < 0.03
+    assert abs(values.std() - 1) < 0.03
+
+
+def test_start_is_a_function_of_the_seed():
+    one, same, other = sparse_init((30, 20), 5), sparse_init((30, 20), 5), sparse_init((30, 20), 6)
+    np.testing.assert_array_equal(one[0]["weights"], same[0]["weights"])
+    assert not np.array_equal(one[0]["weights"], other[0]["weights"])
