@@ -26,17 +26,17 @@ app = typer.Typer(
     epilog="[bold]natgrad run --help[/bold] has examples, [bold]natgrad list[/bold] all there is to run.",
 )
 
-RUN_EXAMPLES = """Examples:
+RUN_EXAMPLES = """Examples, from seconds to days:
 
-    natgrad run curves                                  # four methods, one seed, minutes
+[bold]natgrad run curves --preset smoke[/bold]  (does everything work here?)
 
-    natgrad run curves --preset smoke                   # seconds: does everything work here?
+[bold]natgrad run curves[/bold]  (all methods, one seed, minutes)
 
-    natgrad run curves --methods ngd,ngd-l --seeds 5    # two methods, seeds 0 to 4
+[bold]natgrad run curves --methods ngd,ngd-l --seeds 5[/bold]  (seeds 0 to 4)
 
-    natgrad run curves --set solver.name=minres-qlp --set budget.seconds=120
+[bold]natgrad run curves --set solver.name=minres-qlp --set budget.seconds=120[/bold]
 
-    natgrad run curves --data digs3pts_1.mat            # on the original data, if you have it
+[bold]natgrad run curves --preset paper --data digs3pts_1.mat[/bold]  (the original data)
 """
 
 Thing = TypeVar("Thing")

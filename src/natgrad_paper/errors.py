@@ -6,6 +6,9 @@ from typing import Any
 class UserError(Exception):
     """Something the user gave cannot be used. The message is one line that says what and why."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
 
 class FieldError(UserError):
     """A value that does not fit: names where it stands, what was expected there and what was found."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from natgrad_paper.log import RunLog
@@ -19,13 +20,15 @@ def summary(logs: list[RunLog]) -> Table:
         title=f"{header['data']['name']}, preset {header['preset']}, "
         + (f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"),
         title_justify="left",
-        caption="Squared error on the training set, summed over pixels. Times are seconds per seed.",
+        caption="Squared error, summed over pixels: on the training set at the end, on the\n"
+        "training set at a time every method reached, on the test set at the end.",
         caption_justify="left",
+        box=box.SIMPLE_HEAD,
     )
-    table.add_column("method")
-    for column in ("final error", f"error at {moment:.3g} s" if moment else "at equal time", "test error"):
+    table.add_column("method", no_wrap=True)
+    for column in ("final", f"at {moment:.3g} s" if moment else "at –", "test"):
         table.add_column(column, justify="right")
-    for column in ("iterations", "training", "evaluating", "compiling"):
+    for column in ("steps", "train s", "eval s", "compile s"):
         table.add_column(column, justify="right")
     for group in runs:
         final = group.final()
