@@ -1,6 +1,24 @@
 """Every test runs with float64 available and strict promotion: a float32 array stays one or the test fails."""
 
+from contextlib import contextmanager
+
 import jax
+import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture
+def compilations():
+    """Return a context manager whose value counts the programs XLA compiled inside it."""
+    events: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, _, **__: events.append(name))
+
+    @contextmanager
+    def counter():
+        start = len(events)
+        yield lambda: sum("backend_compile" in name for name in events[start:])
+
+    yield counter
+    jax.monitoring.clear_event_listeners()
