@@ -108,8 +108,12 @@ def run(
             _cost(settings, len(competitors), len(numbers), runner.cost(settings, trainings)), highlight=False
         )
         with progress.display(console, trainings) as display:
-            runner.run(chosen, name, settings, competitors, numbers, problem, directory, display)
+            failures = runner.run(chosen, name, settings, competitors, numbers, problem, directory, display)
         _show(console, log.read_all(directory), directory)
+        for failure in failures:
+            typer.echo(f"natgrad: {failure}", err=True)
+        if failures:
+            raise typer.Exit(1)
 
 
 @app.command()

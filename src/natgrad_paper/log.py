@@ -13,6 +13,8 @@ from typing import Any
 from natgrad_paper.errors import UserError
 
 FORMAT = 1
+FINISHED = "finished"
+"""The reason of an end that used up its budget; any other is an end before its time."""
 TIMES = frozenset({"started", "training_seconds", "evaluation_seconds", "compile_seconds"})
 """The fields in which two runs of the same seed may differ."""
 

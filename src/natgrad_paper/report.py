@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from natgrad_paper.errors import UserError
-from natgrad_paper.log import RunLog
+from natgrad_paper.log import FINISHED, RunLog
 from natgrad_paper.series import Runs, by_method
 
 AXIS_TITLES = {"iteration": "iterations", "training_seconds": "training time (s)"}
@@ -109,7 +109,7 @@ def small_print(logs: list[RunLog]) -> str:
     machines = sorted({f"{log.header['cores']} cores, {log.header['platform']}" for log in logs})
     presets = sorted({log.header["preset"] for log in logs})
     seeds = sorted({log.header["seed"] for log in logs})
-    cut = sum(log.end != "finished" for log in logs)
+    cut = sum(log.end != FINISHED for log in logs)
     damping = header["config"].get("damping", {})
     lines = [
         f"Data: {header['data']['name']}, sha256 {header['data']['sha256'][:16]}…"

@@ -16,7 +16,7 @@ import numpy as np
 import natgrad
 from natgrad_paper.errors import UserError
 from natgrad_paper.experiment import Experiment, Method, Problem
-from natgrad_paper.log import Writer
+from natgrad_paper.log import FINISHED, Writer
 from natgrad_paper.progress import Display
 from natgrad_paper.train import Trainer
 
@@ -30,13 +30,14 @@ def run(
     problem: Problem,
     directory: Path,
     display: Display,
-) -> None:
-    """Train every method from every seed; logs go to `logs/<method>.<seed>.jsonl` in the directory.
+) -> list[str]:
+    """Train every method from every seed; return a line for each training that ended before its time.
 
-    Seeds are the outer loop, so that an interrupted run has all methods for the seeds it reached;
-    each method is compiled once.
+    Logs go to `logs/<method>.<seed>.jsonl` in the directory. Seeds are the outer loop, so that an
+    interrupted run has all methods for the seeds it reached; each method is compiled once.
     """
     trainers: dict[str, Trainer] = {}
+    failures = []
     with display:
         for seed in seeds:
             for method in methods:
@@ -52,6 +53,9 @@ def run(
                         display.update(event)
                         if event.ended:
                             log.write({"record": "end", "reason": event.ended})
+                            if event.ended != FINISHED:
+                                failures.append(f"{method.label}, seed {seed}: {event.ended}")
+    return failures
 
 
 def prepare_directory(directory: Path, overwrite: bool) -> None:

@@ -26,9 +26,9 @@ def summary(logs: list[RunLog]) -> Table:
         box=box.SIMPLE_HEAD,
     )
     table.add_column("method", no_wrap=True)
-    for column in ("final", f"at {moment:.3g} s" if moment else "at –", "test"):
+    for column in ("final", f"at {moment:.0f} s" if moment else "at –", "test"):
         table.add_column(column, justify="right")
-    for column in ("steps", "train s", "eval s", "compile s"):
+    for column in ("steps", "train s", "eval s", "comp. s"):
         table.add_column(column, justify="right")
     for group in runs:
         final = group.final()
@@ -36,7 +36,7 @@ def summary(logs: list[RunLog]) -> Table:
             group.label,
             _spread([record[ERROR] for record in final]),
             _spread(group.error_at(moment) if moment else []),
-            _spread([record.get(f"test_{ERROR}") for record in final]),
+            _spread([record[f"test_{ERROR}"] for record in final if f"test_{ERROR}" in record]),
             _mean([record["iteration"] for record in final], "{:.0f}"),
             _mean([record["training_seconds"] for record in final]),
             _mean([record["evaluation_seconds"] for record in final]),
@@ -47,8 +47,8 @@ def summary(logs: list[RunLog]) -> Table:
 
 def _spread(values: Sequence[float | None]) -> str:
     if any(value is None for value in values):
-        return "diverged"
-    numbers = np.array([value for value in values if value is not None])
+        return "not finite"
+    numbers = np.array(values, float)
     if not len(numbers):
         return "–"
     text = f"{numbers.mean():.3f}"

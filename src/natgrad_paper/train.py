@@ -11,6 +11,7 @@ import numpy as np
 
 import natgrad as ng
 from natgrad_paper.experiment import Budget, Method, Problem, Tree
+from natgrad_paper.log import FINISHED
 
 STEP_FIELDS = ("loss", "new_loss", "rho", "damping", "accepted", "step_size", "grad_norm", "step_norm", "kl")
 """What is kept of an optimizer's `info`, where it has them."""
@@ -114,7 +115,7 @@ class Trainer:
 
             spent = self.budget.spent(iteration, training.seconds)
             if spent >= self.budget.limit:
-                ended = "finished"
+                ended = FINISHED
             elif in_a_row >= REFUSALS:
                 ended = f"{in_a_row} nonfinite steps in a row"
             errors = None

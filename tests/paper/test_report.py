@@ -1,0 +1,127 @@
+"""Figure and table from logs written by hand: what they show follows from the records."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from natgrad_paper import log, progress, report, series, table
+from natgrad_paper.errors import UserError
+from natgrad_paper.train import Event
+
+
+def run_log(method="ngd", seed=0, scale=1.0, end="finished", sha="a" * 64, errors=(8.0, 4.0, 2.0), order=1):
+    header = {
+        "experiment": "curves",
+        "preset": "small",
+        "method": {"name": method, "label": method.upper(), "color": "#0072B2", "order": order},
+        "seed": seed,
+        "data": {"name": "Curves (regenerated)", "sha256": sha, "train": [4, 784], "test": [0, 784]},
+        "config": {"damping": {"reduction": "linear"}},
+        "versions": {"natgrad": "0", "jax": "1"},
+        "cores": 2,
+        "platform": "Linux",
+    }
+    evaluations = tuple(
+        {
+            "iteration": 10**k if k else 0,
+            "training_seconds": 2.0 * k,
+            "evaluation_seconds": 0.5 * k,
+            "compile_seconds": 3.0,
+            "squared_error": None if error is None else error * scale,
+        }
+        for k, error in enumerate(errors)
+    )
+    return log.RunLog(header, evaluations, end)
+
+
+def test_mean_is_geometric_and_band_is_the_range():
+    (runs,) = series.by_method([run_log(seed=0), run_log(seed=1, scale=4.0)])
+    line = runs.line("iteration")
+    np.testing.assert_allclose(line.x, [10, 100])  # iteration 0 has no place on a logarithmic axis
+    np.testing.assert_allclose(line.mean, [8, 4])
+    np.testing.assert_allclose(line.low, [4, 2])
+    np.testing.assert_allclose(line.high, [16, 8])
+
+
+def test_error_at_a_time_is_interpolated_as_drawn():
+    (runs,) = series.by_method([run_log()])
+    assert runs.error_at(math.sqrt(2.0 * 4.0)) == [pytest.approx(math.sqrt(4.0 * 2.0))]
+    assert runs.error_at(1.0) == []
+    assert series.equal_time([runs]) == 4.0
+
+
+def test_methods_keep_the_order_of_the_experiment():
+    logs = [run_log("ngd", order=1), run_log("sgd", order=0), run_log("ngd", seed=1, order=1)]
+    assert [(runs.name, len(runs.logs)) for runs in series.by_method(logs)] == [("sgd", 1), ("ngd", 2)]
+
+
+def test_small_print_says_what_a_reader_needs():
+    words = report.small_print([run_log(seed=0), run_log(seed=3, end="interrupted")])
+    for needed in (
+        "Curves (regenerated)",
+        "aaaa",
+        "small",
+        "0, 3",
+        "linear",
+        "natgrad 0, jax 1",
+        "2 cores",
+        "1 of 2",
+    ):
+        assert needed in words
+
+
+def test_different_data_do_not_share_a_figure():
+    with pytest.raises(UserError, match="one data set"):
+        report.draw([run_log(), run_log(seed=1, sha="b" * 64)])
+
+
+@pytest.mark.parametrize("errors", [(8.0,), (8.0, None, None), (8.0, 4.0, None), ()])
+def test_short_and_diverged_runs_are_drawn(errors, tmp_path):
+    logs = [run_log(errors=errors), run_log("sgd", order=0)]
+    assert [path.suffix for path in report.write_figure(logs, tmp_path)] == [".svg", ".png"]
+    text = printed(table.summary(logs))
+    assert ("not finite" in text) == (None in errors)
+
+
+def test_table_has_the_numbers():
+    text = printed(table.summary([run_log(), run_log(seed=1, scale=2.0)]))
+    for words in ("3.000 ± 1.000", "at 4 s", "NGD", "100", "4.0", "1.0", "3.0"):
+        assert words in text
+
+
+def test_live_display_shows_the_numbers():
+    console = Console(file=io.StringIO(), force_terminal=True, width=140)
+    step = {"damping": 3.0, "rho": 0.5, "solver_iterations": 20}
+    with progress.display(console, 2) as shown:
+        shown.start("NGD", 0)
+        shown.update(Event(7, 0.5, step, 1, 5.0, 1.0, 2.0, {"squared_error": 12.5}))
+        shown.update(Event(14, 1.0, step, 1, 10.0, 1.0, 2.0, {"squared_error": 6.25}, "finished"))
+    text = console.file.getvalue()
+    for words in ("NGD · seed 0", "6.250", "λ 3", "ρ 0.50", "solver 20", "1 refused"):
+        assert words in text
+
+
+def test_quiet_display_is_a_line_a_training():
+    console = Console(file=io.StringIO(), width=60)
+    with progress.display(console, 1) as shown:
+        shown.start("NGD", 0)
+        shown.update(Event(7, 0.5, {}, 0, 5.0, 1.0, 2.0, None))
+        shown.update(Event(14, 1.0, {}, 0, 10.0, 1.0, 2.0, {"squared_error": 6.25}, "finished"))
+    assert console.file.getvalue().count("\n") == 1
+    assert "NGD, seed 0: finished after 14 iterations" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(50, "50 s"), (200, "3 min"), (7200, "2.0 h"), (6 * 86400, "6.0 days")]
+)
+def test_durations_in_words(seconds, words):
+    assert progress.duration(seconds) == words
+
+
+def printed(what):
+    console = Console(file=io.StringIO(), width=100)
+    console.print(what)
+    return console.file.getvalue()

@@ -1,0 +1,98 @@
+"""The training loop on a problem small enough to check by hand: clocks, grid of evaluations, early end."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natgrad as ng
+from natgrad_paper.batches import Batches, Minibatch, Whole
+from natgrad_paper.experiment import Budget, Method, Problem
+from natgrad_paper.train import Trainer
+
+
+class Info(NamedTuple):
+    accepted: Any
+    reason: Any
+
+
+class Countdown:
+    """Adds one to its parameter each step, and refuses what is not finite as the library does."""
+
+    def init(self, params):
+        return params  # the parameters themselves: the loop must not give one buffer away twice
+
+    def step(self, params, state, batch):
+        fine = jnp.all(jnp.isfinite(batch[0]))
+        reason = jnp.where(fine, 0, int(ng.Outcome.NONFINITE_GRADIENT))
+        return jnp.where(fine, params + 1, params), state, Info(fine, reason)
+
+
+@dataclass(frozen=True)
+class Config:
+    budget: Budget
+    evaluation_chunk: int = 3
+
+
+def problem(inputs):
+    return Problem(
+        model=lambda params, inputs: inputs,
+        likelihood=None,
+        init=lambda seed: jnp.zeros(()),
+        errors=lambda params, inputs, targets: {"squared_error": (params - targets) ** 2},
+        train=(inputs, inputs),
+        test=None,
+        data={},
+    )
+
+
+def events(budget, inputs=None, steps=1, batches=None):
+    method = Method(
+        "count", "Count", "#000000", lambda problem, config: Countdown(), lambda config: batches or Batches(Whole()),
+        steps_per_call=lambda config: steps,
+    )  # fmt: skip
+    inputs = np.arange(8.0) if inputs is None else inputs
+    return list(Trainer(problem(inputs), method, Config(budget)).run(0))
+
+
+def test_evaluates_the_whole_set_in_ragged_chunks_on_the_grid():
+    seen = events(Budget(iterations=100, evaluations=3))
+    evaluated = [event for event in seen if event.errors]
+    assert [event.iteration for event in evaluated] == [0, 1, 10, 100]
+    for event in evaluated:
+        assert event.errors == {
+            "squared_error": pytest.approx(np.mean((event.iteration - np.arange(8)) ** 2))
+        }
+    assert len(seen) == 101
+    assert [event.ended for event in seen[:-1]] == [None] * 100
+    assert seen[-1].ended == "finished"
+    assert seen[-1].fraction == 1
+
+
+def test_several_steps_in_one_call():
+    seen = events(Budget(iterations=10, evaluations=1), steps=5, batches=Batches(Minibatch(2)))
+    assert [event.iteration for event in seen] == [0, 5, 10]
+    assert seen[-1].errors == {"squared_error": pytest.approx(np.mean((10 - np.arange(8)) ** 2))}
+
+
+def test_stops_by_training_time():
+    seen = events(Budget(seconds=0.05, first=0.01, evaluations=3))
+    assert seen[-1].ended == "finished"
+    assert seen[-1].training_seconds >= 0.05
+    assert all(event.training_seconds < 0.05 for event in seen[:-1])
+    assert seen[0].compile_seconds == seen[-1].compile_seconds > 0
+
+
+def test_ten_nonfinite_steps_end_a_run():
+    seen = events(Budget(iterations=1000), inputs=np.array([0.0, np.nan]))
+    assert seen[-1].ended == "10 nonfinite steps in a row"
+    assert (seen[-1].iteration, seen[-1].refused) == (10, 10)
+
+
+def test_a_method_compiles_once_for_all_seeds():
+    method = Method("count", "Count", "#000000", lambda p, c: Countdown(), lambda c: Batches(Whole()))
+    trainer = Trainer(problem(np.arange(4.0)), method, Config(Budget(iterations=2)))
+    first, second = ([*trainer.run(seed)][-1] for seed in (0, 1))
+    assert second.compile_seconds < first.compile_seconds / 5
