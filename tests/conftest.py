@@ -22,3 +22,11 @@ def compilations():
 
     yield counter
     jax.monitoring.clear_event_listeners()
+
+
+@pytest.fixture(scope="module")
+def fast_compile():
+    """Compile without optimizing: for modules that check many formulas, each run once."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
