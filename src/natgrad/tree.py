@@ -22,7 +22,8 @@ def dtype(x: Tree) -> Any:
 
 def at_least_single(kind: Any) -> Any:
     """Return the dtype itself, or float32 for half precision: what sums and solvers work in."""
-    return kind if jnp.finfo(kind).bits >= 32 else jnp.dtype(jnp.float32)
+    half = jnp.issubdtype(kind, jnp.floating) and jnp.finfo(kind).bits < 32
+    return jnp.dtype(jnp.float32) if half else kind
 
 
 def add(x: Tree, y: Tree) -> Tree:
