@@ -26,7 +26,7 @@ from natgrad.metric import (
     hvp,
     metric_product,
 )
-from natgrad.optimizer import Info, Optimizer, Outcome, State
+from natgrad.optimizer import Optimizer
 from natgrad.precondition import Diagonal, Identity, Jacobi
 from natgrad.problem import Stateful
 from natgrad.recipes import (
@@ -51,3 +51,4 @@ from natgrad.search import (
 )
 from natgrad.solve import CG
 from natgrad.solve.result import Reason, Solution
+from natgrad.state import Info, Outcome, State

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -157,6 +158,21 @@ class Calibration(NamedTuple):
         tries = self.tries + 1
         done = ~(small | large) | (tries >= 20)
         return Calibration(jnp.where(done, self.damping, following), low, high, tries, done)
+
+
+def calibrated(step: Callable[[Any], tuple[Any, Any, Any]], state: Any) -> tuple[Any, Any, Any]:
+    """Return the step of a state; its first is tried with one λ after another until ρ is trusted but not idle."""
+
+    def retry(carry: tuple[Calibration, Any]) -> Array:
+        return (state.steps == 0) & ~carry[0].done
+
+    def attempt(carry: tuple[Calibration, Any]) -> tuple[Calibration, Any]:
+        search, _ = carry
+        params, after, info = step(state._replace(damping=search.damping))
+        return search.judge(info.rho, info.accepted), (params, after, info)
+
+    first = attempt((Calibration.start(state.damping), None))
+    return jax.lax.while_loop(retry, attempt, first)[1]
 
 
 def ratio(actual: Array, predicted: Array) -> Array:

@@ -5,111 +5,24 @@ z  ≈ argmin_z L(θ + zᵀB)        θ ← θ + zᵀB
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree, validate
-from natgrad.damping import Calibration, Constant, Damping, ratio
-from natgrad.directions import Direction, Here, Rows, SolverInfo
+from natgrad.damping import Constant, Damping, calibrated, ratio
+from natgrad.directions import Direction, Here
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
 from natgrad.operator import Operator, Place
 from natgrad.problem import Examples, Model, Pass, Problem, working
 from natgrad.search import FixedRate, Found, Local, Search
 from natgrad.solve.result import Reason
+from natgrad.state import Data, Info, Outcome, Proposal, State
 from natgrad.tree import Tree
-
-
-class Outcome(IntEnum):
-    """What became of a step. All but the first leave the parameters as they were, to the bit."""
-
-    ACCEPTED = 0
-    NONFINITE_GRADIENT = 1
-    """The loss or its gradient on the gradient batch (or a given `gradient`) is not finite."""
-    NONFINITE_METRIC = 2
-    """The metric's products, the solver or the direction met a number that is not finite."""
-    NONFINITE_LOSS = 3
-    """The loss on the search or ratio batch, before or after the step, is not finite."""
-    NO_DECREASE = 4
-    """A search that measures the loss found nothing lower."""
-    REJECTED = 5
-    """ρ fell below the optimizer's `reject`."""
-
-    @classmethod
-    def name_of(cls, reason: Any) -> str:
-        """Return the printable name of a (concrete) `info.reason`."""
-        return cls(int(reason)).name.lower().replace("_", " ")
-
-
-class State(NamedTuple):
-    """What the next step needs. Never holds a NaN or an infinity."""
-
-    steps: Array
-    """Steps asked for so far, refused ones included."""
-    key: Array
-    """The random key of the run; each step folds its count into it."""
-    damping: Array
-    """λ of the next step."""
-    direction: Tree
-    """What the direction remembers."""
-
-
-class Info(NamedTuple):
-    """What you may want to look at after a step. What was not asked for, and would have cost, is NaN."""
-
-    loss: Array
-    """The loss before the step, on the ratio batch, with the l2 term."""
-    new_loss: Array
-    """The loss after the step (as tried, if it was refused) on the ratio batch."""
-    rho: Array
-    """Actual over predicted change of the loss."""
-    damping: Array
-    """λ used in this step."""
-    accepted: Array
-    reason: Array
-    """An `Outcome`."""
-    step_size: Array
-    """The coefficients z, one a row."""
-    grad_norm: Array
-    step_norm: Array
-    """‖θ′ − θ‖ as tried."""
-    kl: Array
-    """½ dᵀFd: the KL divergence of the step on the metric's inputs, to second order."""
-    solver: SolverInfo | None
-    """How the linear solve went; None where there is none."""
-    context: Tree
-    """The new context of a `Stateful` model; the old one if the new is not finite."""
-
-
-class Data(NamedTuple):
-    """The batches of one step; None takes the default named in `Optimizer.step`."""
-
-    batch: Any
-    metric_inputs: Tree = None
-    metric_weights: Tree = None
-    metric_targets: Tree = None
-    search_batch: Any = None
-    ratio_batch: Any = None
-    context: Tree = None
-    gradient: Tree = None
-    learning_rate: Array | None = None
-
-
-class Proposal(NamedTuple):
-    """θ's neighborhood as one step sees it: the gradient and the rows to search along."""
-
-    loss: Array
-    gradient: Tree
-    rows: Rows
-    slopes: Array
-    start: Array | None
-    """The loss on the search batch, if the search measures it."""
-    context: Tree
 
 
 @dataclass(frozen=True)
@@ -219,22 +132,6 @@ def once(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, 
     return commit(opt, params, state, data, proposal, found, metric)
 
 
-def calibrated(step: Callable[[State], tuple[Tree, State, Info]], state: State) -> tuple[Tree, State, Info]:
-    """Return the step of a state; its first is tried with one λ after another until ρ is trusted but not idle."""
-    search = Calibration.start(state.damping)
-
-    def retry(carry: tuple[Calibration, Any]) -> Array:
-        return (state.steps == 0) & ~carry[0].done
-
-    def attempt(carry: tuple[Calibration, Any]) -> tuple[Calibration, Any]:
-        search, _ = carry
-        params, after, info = step(state._replace(damping=search.damping))
-        return search.judge(info.rho, info.accepted), (params, after, info)
-
-    first = attempt((search, None))
-    return jax.lax.while_loop(retry, attempt, first)[1]
-
-
 def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Proposal, Operator | None]:
     """Return the gradient, the rows and the metric at θ."""
     problem, theta = opt.problem, working(params)
@@ -292,7 +189,7 @@ def commit(
     predicted = opt.damping.predict(slope, bend + opt.l2 * tree.vdot(step, step))
     rho = ratio(new_loss - loss, predicted)
 
-    reason = _judge(opt, data, proposal, found, step, curvature, (loss, new_loss), rho)
+    reason = _judge(opt, data, proposal, found, moved, curvature, (loss, new_loss), rho)
     accepted = reason == Outcome.ACCEPTED
 
     new_params = tree.where(accepted, moved, params)
@@ -332,14 +229,14 @@ def _judge(
     data: Data,
     proposal: Proposal,
     found: Found,
-    step: Tree,
+    moved: Tree,
     curvature: Array,
     losses: tuple[Array, Array],
     rho: Array,
 ) -> Array:
     """Return the outcome: finite first, compared after; the earliest cause is the one that is named."""
     gradient_ok = tree.is_finite(proposal.gradient, proposal.loss if data.gradient is None else ())
-    metric_ok = tree.is_finite(proposal.rows.rows, step, curvature if opt.direction.needs_metric else ())
+    metric_ok = tree.is_finite(proposal.rows.rows, moved, curvature if opt.direction.needs_metric else ())
     if proposal.rows.solver is not None:
         metric_ok &= proposal.rows.solver.reason != Reason.NONFINITE
     loss_ok = tree.is_finite(proposal.start, found.loss, losses if _wants_ratio(opt) else ())

@@ -9,8 +9,9 @@ from natgrad.metric import Fisher
 from natgrad.tree import Tree
 
 if TYPE_CHECKING:
-    from natgrad.optimizer import Data, Optimizer
+    from natgrad.optimizer import Optimizer
     from natgrad.search import Search
+    from natgrad.state import Data
 
 
 def optimizer(opt: "Optimizer") -> None:

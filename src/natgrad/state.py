@@ -1,0 +1,96 @@
+"""What a step carries on, what it shows, and what it is given: plain tuples of arrays."""
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from jax import Array
+
+from natgrad.directions import Rows, SolverInfo
+from natgrad.tree import Tree
+
+
+class Outcome(IntEnum):
+    """What became of a step. All but the first leave the parameters as they were, to the bit."""
+
+    ACCEPTED = 0
+    NONFINITE_GRADIENT = 1
+    """The loss or its gradient on the gradient batch (or a given `gradient`) is not finite."""
+    NONFINITE_METRIC = 2
+    """The metric's products, the solver or the direction met a number that is not finite."""
+    NONFINITE_LOSS = 3
+    """The loss on the search or ratio batch, before or after the step, is not finite."""
+    NO_DECREASE = 4
+    """A search that measures the loss found nothing lower."""
+    REJECTED = 5
+    """ρ fell below the optimizer's `reject`."""
+
+    @classmethod
+    def name_of(cls, reason: Any) -> str:
+        """Return the printable name of a (concrete) `info.reason`."""
+        return cls(int(reason)).name.lower().replace("_", " ")
+
+
+class State(NamedTuple):
+    """What the next step needs. Never holds a NaN or an infinity."""
+
+    steps: Array
+    """Steps asked for so far, refused ones included."""
+    key: Array
+    """The random key of the run; each step folds its count into it."""
+    damping: Array
+    """λ of the next step."""
+    direction: Tree
+    """What the direction remembers."""
+
+
+class Info(NamedTuple):
+    """What you may want to look at after a step. What was not asked for, and would have cost, is NaN."""
+
+    loss: Array
+    """The loss before the step, on the ratio batch, with the l2 term."""
+    new_loss: Array
+    """The loss after the step (as tried, if it was refused) on the ratio batch."""
+    rho: Array
+    """Actual over predicted change of the loss."""
+    damping: Array
+    """λ used in this step."""
+    accepted: Array
+    reason: Array
+    """An `Outcome`."""
+    step_size: Array
+    """The coefficients z, one a row."""
+    grad_norm: Array
+    step_norm: Array
+    """‖θ′ − θ‖ as tried."""
+    kl: Array
+    """½ dᵀFd: the KL divergence of the step on the metric's inputs, to second order."""
+    solver: SolverInfo | None
+    """How the linear solve went; None where there is none."""
+    context: Tree
+    """The new context of a `Stateful` model; the old one if the new is not finite."""
+
+
+class Data(NamedTuple):
+    """The batches of one step; None takes the default named in `Optimizer.step`."""
+
+    batch: Any
+    metric_inputs: Tree = None
+    metric_weights: Tree = None
+    metric_targets: Tree = None
+    search_batch: Any = None
+    ratio_batch: Any = None
+    context: Tree = None
+    gradient: Tree = None
+    learning_rate: Array | None = None
+
+
+class Proposal(NamedTuple):
+    """θ's neighborhood as one step sees it: the gradient and the rows to search along."""
+
+    loss: Array
+    gradient: Tree
+    rows: Rows
+    slopes: Array
+    start: Array | None
+    """The loss on the search batch, if the search measures it."""
+    context: Tree
