@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -42,3 +43,22 @@ def step(product: Operator, precondition: Operator | None, state: Lanczos) -> tu
     u = tree.axpy(jnp.where(beta == 0, 0, -alpha / beta), newer, u)
     z = u if precondition is None else precondition(u)
     return v, alpha, Lanczos(newer, u, z, jnp.where(beta == 0, 1, beta), jnp.sqrt(tree.vdot(u, z)))
+
+
+def tridiagonal(matvec: Operator, v: Tree, steps: int) -> tuple[Array, Array]:
+    """Return the diagonal α_1 … α_k and the off-diagonal β_2 … β_k of the Lanczos matrix T_k started at v.
+
+    Zeros follow the end of an exhausted Krylov space.
+    """
+
+    def advance(state: Lanczos, _: None) -> tuple[Lanczos, tuple[Array, Array]]:
+        _, alpha, following = step(matvec, None, state)
+        # What is left of a vector that lay in the space already is rounding, not a direction.
+        size = jnp.abs(alpha) + state.beta
+        spent = following.beta <= 10 * jnp.finfo(alpha.dtype).eps * size
+        following = following._replace(beta=jnp.where(spent, 0, following.beta))
+        return following, (alpha, following.beta)
+
+    unit = tree.scale(1 / tree.norm(v), v)
+    _, (alpha, beta) = jax.lax.scan(advance, start(unit, None), None, length=steps)
+    return alpha, beta[:-1]

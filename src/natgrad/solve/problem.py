@@ -31,11 +31,12 @@ def solve_implicitly(
     shift: Any,
 ) -> Solution:
     """Call `run` on (A + shift·I) x = b; differentiate its answer by dx = A⁻¹(db − dA x), never its loop."""
-    if shift is not None:
-        unshifted = matvec
-        matvec = lambda v: tree.axpy(shift, v, unshifted(v))  # noqa: E731
-    # The product appears in the loop, in the check and in the derivative: jit traces it once for all.
-    product = jax.jit(matvec)
+
+    # The product appears in the loop, in the check and in the derivative: jit traces it once for all of them.
+    # A new function each time, so that nothing is remembered of the caller's and it need not be hashable.
+    @jax.jit
+    def product(v: Tree) -> Tree:
+        return matvec(v) if shift is None else tree.axpy(shift, v, matvec(v))
 
     def solve(product: Operator, rhs: Tree) -> tuple[Tree, Solution]:
         # A derivative arrives here with a right-hand side of its own, to which x0 means nothing.

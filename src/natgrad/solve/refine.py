@@ -12,6 +12,9 @@ from natgrad.solve.problem import RUNNING, Operator, meets, residual, verdict
 from natgrad.solve.result import Reason, Solution
 from natgrad.tree import Tree
 
+CLAIMS = (Reason.SOLVED, Reason.LEAST_SQUARES, Reason.X_TOO_LARGE)
+"""Ends after which a denied answer is worth another attempt from its residual."""
+
 
 class Goal(NamedTuple):
     """What one attempt is asked for."""
@@ -73,40 +76,45 @@ def refine(
         found = krylov(so_far.r, goal)
         x = tree.add(so_far.x, found.x)
         r = residual(product, b, x)
-        norm = tree.norm(r)
+        r_norm = tree.norm(r)
+        met = meets(r_norm, target)
+        norm = jnp.maximum(so_far.norm, found.norm)
+        # A limit may have stopped a least-squares problem that was done: one more product tells.
+        asked = ~met & (found.reason != RUNNING)
+        normal = jax.lax.cond(asked, lambda r: tree.norm(product(r)), lambda r: found.normal, r)
+        least_squares = asked & (normal <= rtol * norm * r_norm) & (rtol > 0)
+
         # The first answer counts, whatever it is; a second one only if it is better.
-        better = (so_far.iterations == 0) | (norm < so_far.residual)
+        first = so_far.iterations == 0
+        shorter = jnp.where(asked, normal, r_norm) < jnp.where(asked, so_far.normal, so_far.residual) / 2
+        better = first | met | least_squares | shorter
         iterations = so_far.iterations + found.iterations
-        belied = (found.reason == Reason.SOLVED) & (norm > target)
-        again = belied & (norm < so_far.residual / 2) & (iterations < maxiter) & (not backward_error)
+        claimed = jnp.isin(found.reason, jnp.array(CLAIMS, found.reason.dtype))
+        denied = claimed & ~met & ~least_squares
         return _Progress(
             x=tree.where(better, x, so_far.x),
             r=tree.where(better, r, so_far.r),
-            residual=jnp.where(better, norm, so_far.residual),
+            residual=jnp.where(better, r_norm, so_far.residual),
             iterations=iterations,
-            norm=jnp.maximum(so_far.norm, found.norm),
+            norm=norm,
             condition=jnp.maximum(so_far.condition, found.condition),
-            normal=found.normal,
-            reason=found.reason,
-            again=again,
+            normal=jnp.where(better, normal, so_far.normal),
+            reason=jnp.where(least_squares, Reason.LEAST_SQUARES, _denied(found.reason)).astype(jnp.int32),
+            again=denied & better & (iterations < maxiter) & (not backward_error),
         )
 
+    nothing = jnp.full_like(b_norm, jnp.inf)
     zero = jnp.zeros_like(b_norm)
     ready = jnp.where(meets(r_norm, target), Reason.SOLVED, RUNNING).astype(jnp.int32)
     count = jnp.array(0, jnp.int32)
-    start = _Progress(x, r, r_norm, count, zero, zero, zero, ready, ready == RUNNING)
+    start = _Progress(x, r, r_norm, count, zero, zero, nothing, ready, ready == RUNNING)
     end = jax.lax.while_loop(lambda s: s.again, attempt, start)
 
-    # A limit may have stopped a least-squares problem that was done: one more product tells.
-    asked = ~meets(end.residual, target) & (end.reason != RUNNING)
-    normal = jax.lax.cond(asked, lambda r: tree.norm(product(r)), lambda r: end.normal, end.r)
-    least_squares = asked & (normal <= rtol * end.norm * end.residual) & (rtol > 0)
-    reason = jnp.where(end.reason == RUNNING, Reason.MAXITER, end.reason)
-    reason = jnp.where(reason == Reason.LEAST_SQUARES, Reason.STALLED, reason)
-    reason = jnp.where(least_squares, Reason.LEAST_SQUARES, reason)
+    met = meets(end.residual, target)
+    reason = end.reason
     if backward_error:
-        stable = asked & (end.residual <= rtol * (end.norm * tree.norm(end.x) + b_norm))
-        reason = jnp.where(stable, Reason.BACKWARD_STABLE, reason)
+        stable = ~met & (end.residual <= rtol * (end.norm * tree.norm(end.x) + b_norm))
+        reason = jnp.where(stable & (reason == Reason.STALLED), Reason.BACKWARD_STABLE, reason)
 
     x = tree.where(b_norm == 0, tree.zeros_like(b), end.x)
     finite = tree.is_finite(x, end.residual, b_norm) & (end.reason != Reason.NONFINITE)
@@ -114,8 +122,14 @@ def refine(
         x=tree.where(tree.is_finite(x), x, tree.zeros_like(x)),
         iterations=end.iterations,
         residual=jnp.where(b_norm == 0, b_norm, end.residual),
-        normal_residual=jnp.where(b_norm == 0, b_norm, normal),
+        normal_residual=jnp.where(b_norm == 0, b_norm, end.normal),
         norm=end.norm,
         condition=end.condition,
-        reason=verdict(reason, meets(end.residual, target), b_norm, finite),
+        reason=verdict(reason, met, b_norm, finite),
     )
+
+
+def _denied(reason: Array) -> Array:
+    """Name the end of an attempt whose claim, if it made one, the residual did not bear out."""
+    claimed = (reason == Reason.SOLVED) | (reason == Reason.LEAST_SQUARES)
+    return jnp.where(reason == RUNNING, Reason.MAXITER, jnp.where(claimed, Reason.STALLED, reason))
