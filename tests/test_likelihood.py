@@ -1,0 +1,181 @@
+"""Each likelihood keeps the promises of its interface, checked against sums over all targets."""
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given, settings
+from jax.test_util import check_grads
+
+import natgrad as ng
+
+few = settings(derandomize=True, deadline=None, max_examples=15)
+
+LIKELIHOODS = {
+    "gaussian": ng.Gaussian(),
+    "bernoulli": ng.Bernoulli(),
+    "categorical": ng.Categorical(),
+    "poisson": ng.Poisson(),
+}
+KINDS = list(LIKELIHOODS)
+logits = st.lists(st.floats(-3, 1.5), min_size=2, max_size=2)
+
+
+def expectation(kind, r, f):
+    targets, mass = oracles.enumerate_targets(kind, r)
+    return jnp.tensordot(mass, jax.vmap(f)(targets), axes=1)
+
+
+def each_basis(method, r):
+    """The matrix of a linear map at one example's outputs."""
+    return np.asarray(jax.vmap(lambda e: method(r[None], e[None])[0])(jnp.eye(len(r))).T)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@few
+@given(logits)
+def test_fisher_is_the_expected_outer_product_of_the_score_and_factor_its_root(kind, r):
+    likelihood, r = LIKELIHOODS[kind], jnp.asarray(r)
+    score = jax.grad(lambda r, t: oracles.log_prob(kind, r, t))
+    M = expectation(kind, r, lambda t: jnp.outer(score(r, t), score(r, t)))
+    C = each_basis(likelihood.factor, r)
+    np.testing.assert_allclose(each_basis(likelihood.fisher, r), M, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(C @ C.T, M, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(each_basis(likelihood.factor_transpose, r), C.T, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@few
+@given(logits, logits)
+def test_nll_kl_and_mean_are_those_of_the_distribution(kind, r, s):
+    likelihood, r, s = LIKELIHOODS[kind], jnp.asarray(r), jnp.asarray(s)
+    targets, mass = oracles.enumerate_targets(kind, r)
+    log_probs = [jax.vmap(lambda t, at=at: oracles.log_prob(kind, at, t))(targets) for at in (r, s)]
+    nll = [likelihood.nll(jnp.broadcast_to(at, (len(targets), 2)), targets) for at in (r, s)]
+    # Terms free of the outputs may be missing: they cancel between two outputs.
+    np.testing.assert_allclose(nll[0] - nll[1], log_probs[1] - log_probs[0], rtol=1e-9, atol=1e-9)
+    expected = mass @ (log_probs[0] - log_probs[1])
+    np.testing.assert_allclose(likelihood.kl(r[None], s[None])[0], expected, rtol=1e-8, atol=1e-10)
+    values = jax.nn.one_hot(targets, 2, dtype=r.dtype) if kind == "categorical" else targets
+    np.testing.assert_allclose(likelihood.mean(r[None])[0], mass @ values, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_have_the_mean_and_the_covariance_that_fisher_says(kind):
+    """Var(∇ log p) = M: for natural parameters the score is t − E[t]."""
+    likelihood = LIKELIHOODS[kind]
+    r = jnp.array([0.3, -0.8, 0.5])
+    draws = likelihood.sample(jax.random.key(0), jnp.broadcast_to(r, (20_000, 3)))
+    draws = np.asarray(jax.nn.one_hot(draws, 3) if kind == "categorical" else draws)
+    np.testing.assert_allclose(draws.mean(0), likelihood.mean(r[None])[0], atol=0.05)
+    np.testing.assert_allclose(np.cov(draws.T), each_basis(likelihood.fisher, r), atol=0.06)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_derivatives_to_second_order(kind):
+    likelihood = LIKELIHOODS[kind]
+    r = jnp.array([[0.3, -0.8, 0.5], [1.0, 0.2, -2.0]])
+    targets = likelihood.sample(jax.random.key(1), r)
+    check_grads(lambda r: likelihood.nll(r, targets), (r,), order=2)
+    check_grads(lambda s: likelihood.kl(r, s), (0.9 * r,), order=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_scores_have_fisher_as_their_second_moment(kind):
+    likelihood = LIKELIHOODS[kind]
+    r = jnp.array([0.3, -0.8, 0.5])
+    keys = jax.random.split(jax.random.key(3), 20_000)
+    scores = np.asarray(likelihood.score(keys, jnp.broadcast_to(r, (20_000, 3))))
+    np.testing.assert_allclose(scores.T @ scores / 20_000, each_basis(likelihood.fisher, r), atol=0.05)
+
+
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_gaussian_scale_is_a_standard_deviation(scale):
+    likelihood, r, t = ng.Gaussian(scale), jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 5.0]])
+    np.testing.assert_allclose(likelihood.nll(r, t), [13 / (2 * scale**2)])
+    np.testing.assert_allclose(likelihood.fisher(r, t), t / scale**2)
+    np.testing.assert_allclose(likelihood.kl(r, t), [13 / (2 * scale**2)])
+    draws = likelihood.sample(jax.random.key(0), jnp.zeros((20_000, 1)))
+    np.testing.assert_allclose(draws.std(), scale, rtol=0.02)
+
+
+def test_categorical_classes_one_hot_rows_and_time_axes_agree():
+    likelihood = ng.Categorical()
+    r = jax.random.normal(jax.random.key(0), (5, 4, 3), jnp.float64)
+    classes = jax.random.randint(jax.random.key(1), (5, 4), 0, 3)
+    by_class = likelihood.nll(r, classes)
+    assert by_class.shape == (5,)
+    np.testing.assert_allclose(by_class, likelihood.nll(r, jax.nn.one_hot(classes, 3)), rtol=1e-12)
+    by_time = sum(likelihood.nll(r[:, k], classes[:, k]) for k in range(4))
+    np.testing.assert_allclose(by_class, by_time, rtol=1e-12)
+    u = jax.random.normal(jax.random.key(2), r.shape, jnp.float64)
+    np.testing.assert_allclose(
+        likelihood.fisher(r, u)[:, 1], likelihood.fisher(r[:, 1], u[:, 1]), rtol=1e-12, atol=1e-15
+    )
+
+
+@pytest.mark.parametrize("value", [1e4, -1e4, 100.0, -100.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_extreme_float32_outputs_stay_finite_and_float32(kind, value):
+    likelihood = LIKELIHOODS[kind]
+    r = jnp.array([[value, 0.0, -value]], jnp.float32)
+    targets = likelihood.mean(jnp.zeros_like(r))
+    numbers = (
+        likelihood.nll(r, targets),
+        jax.grad(lambda r: likelihood.nll(r, targets).sum())(r),
+        likelihood.fisher(r, jnp.ones_like(r)),
+        likelihood.factor(r, jnp.ones_like(r)),
+        likelihood.factor_transpose(r, jnp.ones_like(r)),
+        likelihood.kl(r, -r),
+        likelihood.mean(r),
+    )
+    assert all(x.dtype == jnp.float32 for x in numbers)
+    assert all(jnp.isfinite(x).all() for x in numbers)
+
+
+def test_bernoulli_fisher_survives_where_the_probability_rounds_to_one():
+    r = jnp.full((1, 1), 30.0, jnp.float32)
+    assert jax.nn.sigmoid(r)[0, 0] == 1
+    np.testing.assert_allclose(ng.Bernoulli().fisher(r, jnp.ones_like(r))[0, 0], np.exp(-30), rtol=1e-5)
+
+
+def test_poisson_goes_on_as_its_tangent():
+    """Value and slope are continuous at the limit; below it nothing is changed."""
+    limit = 0.5 * np.log(float(jnp.finfo(jnp.float64).max))
+    likelihood = ng.Poisson()
+
+    def nll(r):
+        return likelihood.nll(r[None, None], jnp.zeros((1, 1)))[0]
+
+    for r in (-5.0, 0.0, 10.0):
+        np.testing.assert_allclose(nll(jnp.asarray(r)), np.exp(r))
+    slope = jax.grad(nll)(jnp.asarray(limit * 1.5))
+    np.testing.assert_allclose(slope, np.exp(limit), rtol=1e-10)
+    np.testing.assert_allclose(nll(jnp.asarray(limit + 2)), 3 * np.exp(limit), rtol=1e-10)
+
+
+def test_integer_targets_are_taken_in_the_outputs_precision():
+    r = jnp.ones((2, 3), jnp.float32)
+    t = jnp.ones((2, 3), jnp.int32)
+    for kind in ("gaussian", "bernoulli", "poisson"):
+        assert LIKELIHOODS[kind].nll(r, t).dtype == jnp.float32
+
+
+def test_product_averages_each_factor_over_its_own_examples():
+    product = ng.Product(ng.Gaussian(), ng.Bernoulli(), weights=(1.0, 0.5))
+    r = (jnp.ones((4, 2)), jnp.zeros((3, 1)))
+    t = (jnp.zeros((4, 2)), jnp.ones((3, 1)))
+    nll = product.nll(r, t)
+    c = product.coefficients(r, None)
+    assert [x.shape for x in nll] == [(4,), (3,)]
+    np.testing.assert_allclose(c[0], np.full(4, 1 / 4))
+    np.testing.assert_allclose(c[1], np.full(3, 0.5 / 3))
+    own = product.coefficients(r, (None, jnp.array([1.0, 0.0, 3.0])))
+    np.testing.assert_allclose(own[1], [0.125, 0, 0.375])
+    np.testing.assert_allclose(product.kl(r, t)[0], ng.Gaussian().kl(r[0], t[0]))
+    assert product.mean(r)[1].shape == (3, 1)
+    assert product.sample(jax.random.key(0), r)[0].shape == (4, 2)
+    assert product.matching
+    assert not ng.Product(ng.Likelihood.from_loss(lambda r, t: r[:, 0])).matching

@@ -1,0 +1,454 @@
+"""Every metric equals the dense matrix its definition writes down."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from jax.flatten_util import ravel_pytree
+from models import MODELS, WEIGHTS, targets_for
+
+import natgrad as ng
+
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
+SCALE = 0.7
+
+
+def split(model):
+    """The same model with its outputs in two parts, for `Product`."""
+
+    def outputs(params, inputs):
+        r = model(params, inputs)
+        return r[..., :1], r[..., 1:]
+
+    return outputs
+
+
+def heteroscedastic_kl(r, s):
+    """KL between normals with outputs (mean, log of the standard deviation), summed over pairs of outputs."""
+    (m, a), (n, b) = (jnp.split(x[..., :2], 2, -1) for x in (r, s))
+    gap = b - a + (jnp.exp(2 * a) + (m - n) ** 2) / (2 * jnp.exp(2 * b)) - 0.5
+    return jnp.sum(gap, axis=tuple(range(1, gap.ndim)))
+
+
+def heteroscedastic_log_prob(r, t):
+    m, a = jnp.split(r[..., :2], 2, -1)
+    value = -((t[..., :1] - m) ** 2) / (2 * jnp.exp(2 * a)) - a
+    return jnp.sum(value, axis=tuple(range(1, value.ndim)))
+
+
+def heteroscedastic_matrix(r):
+    """diag(1/σ², 2) on (mean, log σ), 0 on the outputs the likelihood ignores."""
+    rows = r.reshape(-1, r.shape[-1])
+    diagonal = np.zeros_like(rows)
+    diagonal[:, 0], diagonal[:, 1] = np.exp(-2 * rows[:, 1]), 2
+    return np.diag(diagonal.ravel())
+
+
+LIKELIHOODS = {
+    "gaussian": (ng.Gaussian(SCALE), lambda r: oracles.gaussian_matrix(r, SCALE)),
+    "bernoulli": (ng.Bernoulli(), oracles.bernoulli_matrix),
+    "categorical": (ng.Categorical(), oracles.categorical_matrix),
+    "poisson": (ng.Poisson(), oracles.poisson_matrix),
+    "from_log_prob": (
+        ng.Likelihood.from_log_prob(heteroscedastic_log_prob, kl=heteroscedastic_kl),
+        heteroscedastic_matrix,
+    ),
+}
+
+
+@cache
+def jacobians(name):
+    case = MODELS[name]
+    outputs = np.asarray(jax.jit(case.model)(case.params, case.inputs))
+    return oracles.jacobians(case.model, case.params, case.inputs), outputs
+
+
+def truth(name, kind, weights=None):
+    J, outputs = jacobians(name)
+    return oracles.metric(J, [LIKELIHOODS[kind][1](r) for r in outputs], weights)
+
+
+def dense(name, likelihood, metric=None, weights=None, **options):
+    """The library's matrix, in one jitted function."""
+    case = MODELS[name]
+
+    @jax.jit
+    def build(params, inputs, weights, options):
+        operator = ng.metric_product(case.model, likelihood, params, inputs, weights, metric, **options)
+        return oracles.matrix(operator, params)
+
+    return np.asarray(build(case.params, case.inputs, weights, options))
+
+
+def close(found, expected, tolerance=1e-10):
+    error = np.abs(np.asarray(found) - expected).max() / np.abs(expected).max()
+    assert error <= tolerance, error
+
+
+@pytest.mark.parametrize("kind", LIKELIHOODS)
+@pytest.mark.parametrize("name", MODELS)
+def test_fisher_is_the_dense_sum_with_its_factor_and_quadratic_form(name, kind):
+    case, (likelihood, _) = MODELS[name], LIKELIHOODS[kind]
+
+    @jax.jit
+    def build(params, inputs, weights):
+        F = ng.metric_product(case.model, likelihood, params, inputs, weights)
+        A = oracles.matrix(F.factor, params)
+        _, rows = jax.linearize(F.factor, params)
+        transposed = oracles.matrix(F.factor_transpose, rows(params))
+        flat, unravel = ravel_pytree(params)
+        return oracles.matrix(F, params), A, transposed, F.quadratic(unravel(flat + 1)), flat + 1
+
+    F, A, transposed, quadratic, v = (np.asarray(x) for x in build(case.params, case.inputs, WEIGHTS))
+    expected = truth(name, kind, WEIGHTS)
+    size = np.linalg.norm(expected, 2)
+    close(F, expected)
+    assert np.abs(F - F.T).max() <= 1e-12 * size
+    assert np.linalg.eigvalsh((F + F.T) / 2).min() >= -1e-12 * size
+    close(A.T @ A, expected)
+    close(transposed, A.T, 1e-12)
+    close(quadratic, v @ expected @ v)
+
+
+def test_uniform_weights_are_no_weights():
+    case = MODELS["mlp"]
+    close(dense("mlp", ng.Bernoulli()), truth("mlp", "bernoulli"))
+    close(dense("mlp", ng.Bernoulli(), weights=jnp.full(len(case.inputs), 3.0)), truth("mlp", "bernoulli"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_product_is_the_weighted_sum_of_its_factors(name):
+    case = MODELS[name]
+    likelihood = ng.Product(ng.Bernoulli(), ng.Categorical(), weights=(0.3, 2.0))
+    J, outputs = jacobians(name)
+    expected = 0
+    for part, shape_of, c in (
+        (slice(0, 1), oracles.bernoulli_matrix, 0.3),
+        (slice(1, None), oracles.categorical_matrix, 2.0),
+    ):
+        own = J.reshape(*outputs.shape, -1)[..., part, :]
+        own = own.reshape(len(outputs), -1, J.shape[-1])
+        expected = expected + c * oracles.metric(own, [shape_of(r[..., part]) for r in outputs], WEIGHTS)
+
+    @jax.jit
+    def build(params, inputs, weights):
+        F = ng.metric_product(split(case.model), likelihood, params, inputs, weights)
+        return oracles.matrix(F, params), oracles.matrix(F.factor, params)
+
+    F, A = build(case.params, case.inputs, WEIGHTS)
+    close(F, expected)
+    close(A.T @ A, expected)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "bernoulli", "categorical", "poisson"])
+def test_gauss_newton_is_fisher_for_matching_likelihoods_whatever_the_targets(kind):
+    likelihood, _ = LIKELIHOODS[kind]
+    _, outputs = jacobians("mlp")
+    for seed in (0, 1):
+        targets = targets_for(likelihood, jnp.asarray(outputs), seed)
+        close(
+            dense("mlp", likelihood, ng.GaussNewton(), WEIGHTS, targets=targets),
+            truth("mlp", kind, WEIGHTS),
+            1e-12,
+        )
+    close(dense("mlp", likelihood, ng.GaussNewton(), WEIGHTS), truth("mlp", kind, WEIGHTS), 1e-12)
+
+
+def test_gauss_newton_is_not_fisher_where_the_pair_does_not_match():
+    likelihood, _ = LIKELIHOODS["from_log_prob"]
+    J, outputs = jacobians("mlp")
+    targets = jnp.asarray(outputs) + 1.5
+
+    def nll(r, t):
+        return -heteroscedastic_log_prob(r[None], t[None])[0]
+
+    M = np.asarray(jax.vmap(jax.hessian(nll))(jnp.asarray(outputs), targets))
+    found = dense("mlp", likelihood, ng.GaussNewton(), WEIGHTS, targets=targets)
+    close(found, oracles.metric(J, M, WEIGHTS))
+    assert np.abs(found - truth("mlp", "from_log_prob", WEIGHTS)).max() > 0.1
+
+
+def test_gauss_newton_of_an_objective_is_the_objectives_and_has_a_factor_where_convex():
+    case = MODELS["mlp"]
+
+    def quartic(r, t):
+        return jnp.sum((r - t) ** 4 + (r - t) ** 2 + r[:, :1] * r[:, 1:2], axis=1)
+
+    J, outputs = jacobians("mlp")
+    targets = jnp.asarray(outputs) + 0.5
+    M = np.asarray(jax.vmap(jax.hessian(lambda r, t: quartic(r[None], t[None])[0]))(outputs, targets))
+
+    @jax.jit
+    def build(params, inputs, targets, weights):
+        F = ng.metric_product(
+            case.model,
+            ng.Gaussian(),
+            params,
+            inputs,
+            weights,
+            ng.GaussNewton(),
+            targets=targets,
+            objective=quartic,
+        )
+        return oracles.matrix(F, params), oracles.matrix(F.factor, params)
+
+    F, A = build(case.params, case.inputs, targets, WEIGHTS)
+    expected = oracles.metric(J, M, WEIGHTS)
+    assert np.linalg.eigvalsh(M).min() > 0
+    close(F, expected)
+    close(A.T @ A, expected)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv", "autoencoder"])
+def test_fisher_is_the_papers_form_where_no_unit_saturates(name):
+    """J_yᵀ diag(1/y) J_y (softmax) and J_yᵀ diag(1/(y(1−y))) J_y (sigmoid), with y the probabilities."""
+    case = MODELS[name]
+    for likelihood, activation, inverse in (
+        (ng.Categorical(), jax.nn.softmax, lambda y: 1 / y),
+        (ng.Bernoulli(), jax.nn.sigmoid, lambda y: 1 / (y * (1 - y))),
+    ):
+
+        def probabilities(params, inputs, activation=activation):
+            return activation(case.model(params, inputs))
+
+        Jy = oracles.jacobians(probabilities, case.params, case.inputs)
+        y = np.asarray(probabilities(case.params, case.inputs)).reshape(len(Jy), -1)
+        close(dense(name, likelihood), oracles.metric(Jy, [np.diag(inverse(row)) for row in y]))
+
+
+@pytest.mark.parametrize("kind", ["bernoulli", "categorical", "gaussian"])
+def test_the_score_has_mean_zero_and_its_negative_derivative_has_mean_fisher(kind):
+    """E_t[∇_θ log p] = 0 and E_t[−∇²_θ log p] = F, t enumerated under the model, for one example."""
+    case = MODELS["mlp"]
+    likelihood = {"bernoulli": ng.Bernoulli(), "categorical": ng.Categorical(), "gaussian": ng.Gaussian()}[
+        kind
+    ]
+    flat, unravel = ravel_pytree(case.params)
+    x = case.inputs[:1]
+
+    @jax.jit
+    def moments(flat):
+        def log_prob(p, t):
+            return oracles.log_prob(kind, case.model(unravel(p), x)[0], t)
+
+        score = jax.vmap(jax.grad(log_prob), (None, 0))(flat, targets)
+        curvature = jax.vmap(jax.hessian(log_prob), (None, 0))(flat, targets)
+        outer = jnp.einsum("t,tp,tq->pq", mass, score, score)
+        return mass @ score, -jnp.einsum("t,tpq->pq", mass, curvature), outer
+
+    targets, mass = oracles.enumerate_targets(kind, case.model(case.params, x)[0])
+    mean, curvature, outer = moments(flat)
+    found = oracles.matrix(ng.metric_product(case.model, likelihood, case.params, x), case.params)
+    assert np.abs(mean).max() < 1e-12
+    close(found, curvature, 1e-10)
+    close(found, outer, 1e-10)
+
+
+def estimate(likelihood, metric):
+    """One jitted function of a key, for the averages below."""
+    case = MODELS["mlp"]
+
+    @jax.jit
+    def build(key):
+        operator = ng.metric_product(
+            case.model, likelihood, case.params, case.inputs, WEIGHTS, metric, key=key
+        )
+        return oracles.matrix(operator, case.params)
+
+    return build
+
+
+def standard_scores(draw, keys, expected):
+    """How many standard errors the mean over keys lies from the truth, where there is any noise."""
+    values = np.asarray(jax.lax.map(draw, keys))
+    error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    noisy = error > 1e-9 * np.abs(expected).max()
+    assert np.allclose(values.mean(axis=0)[~noisy], expected[~noisy], atol=1e-8)
+    return np.abs(values.mean(axis=0) - expected)[noisy] / error[noisy]
+
+
+SAMPLER = ng.Likelihood.from_log_prob(
+    lambda r, t: jnp.sum(t * r - jnp.logaddexp(r, jnp.zeros_like(r)), axis=1),
+    sample=lambda key, r: jax.random.bernoulli(key, jax.nn.sigmoid(r)).astype(r.dtype),
+)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "kind"),
+    [(ng.Categorical(), "categorical"), (ng.Bernoulli(), "bernoulli"), (SAMPLER, "bernoulli")],
+    ids=["categorical", "bernoulli", "sampler"],
+)
+def test_monte_carlo_fisher_converges_to_fisher(likelihood, kind):
+    expected = truth("mlp", kind, WEIGHTS)
+    draw = estimate(likelihood, ng.MonteCarloFisher(100))
+    keys = jax.random.split(jax.random.key(5), 40)
+    assert standard_scores(draw, keys, expected).max() < 6
+    # The error falls as 1/√samples: 36 times the samples, a sixth of the error.
+    few = np.linalg.norm(draw(keys[0]) - expected)
+    many = np.linalg.norm(estimate(likelihood, ng.MonteCarloFisher(3600))(keys[1]) - expected)
+    assert few / 15 < many < few / 3
+
+
+def test_monte_carlo_fisher_of_one_sample_is_a_sum_of_outer_products():
+    """Rank at most one an example; its factor is its own square root; the key alone decides it."""
+    case = MODELS["mlp"]
+
+    @jax.jit
+    def build(key):
+        F = ng.metric_product(
+            case.model, ng.Categorical(), case.params, case.inputs, metric=ng.MonteCarloFisher(), key=key
+        )
+        return oracles.matrix(F, case.params), oracles.matrix(F.factor, case.params)
+
+    F, A = build(jax.random.key(0))
+    assert np.linalg.matrix_rank(np.asarray(F), tol=1e-10) <= len(case.inputs)
+    close(A.T @ A, np.asarray(F), 1e-12)
+    assert not np.allclose(F, build(jax.random.key(1))[0])
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_empirical_fisher_is_the_covariance_of_the_datas_gradients(centered):
+    case = MODELS["autoencoder"]
+    J, outputs = jacobians("autoencoder")
+    targets = targets_for(ng.Bernoulli(), jnp.asarray(outputs))
+    scores = np.einsum("iop,io->ip", J, 1 / (1 + np.exp(-outputs)) - np.asarray(targets))
+    c = np.asarray(WEIGHTS / WEIGHTS.sum())
+    mean = c @ scores
+    expected = scores.T @ (c[:, None] * scores) - centered * np.outer(mean, mean)
+    assert len(case.inputs) == len(c)
+    found = dense("autoencoder", ng.Bernoulli(), ng.EmpiricalFisher(centered), WEIGHTS, targets=targets)
+    close(found, expected)
+
+
+def test_hessian_is_the_hessian():
+    case = MODELS["recurrent"]
+    _, outputs = jacobians("recurrent")
+    targets = targets_for(ng.Poisson(), jnp.asarray(outputs))
+    flat, unravel = ravel_pytree(case.params)
+
+    def loss(p):
+        r = case.model(unravel(p), case.inputs)
+        return jnp.sum(WEIGHTS / WEIGHTS.sum() * jnp.sum(jnp.exp(r) - targets * r, axis=(1, 2)))
+
+    expected = np.asarray(jax.jit(jax.hessian(loss))(flat))
+    found = dense("recurrent", ng.Poisson(), ng.Hessian(), WEIGHTS, targets=targets)
+    close(found, expected)
+    assert np.linalg.eigvalsh(found).min() < 0
+
+
+@pytest.mark.parametrize("blocks", [100, 3])
+def test_diagonal_fisher_estimates_the_diagonal(blocks):
+    expected = np.diag(np.diag(truth("mlp", "categorical", WEIGHTS)))
+    draw = estimate(ng.Categorical(), ng.DiagonalFisher(blocks))
+    keys = jax.random.split(jax.random.key(2), 60)
+    assert standard_scores(draw, keys, expected).max() < 6
+
+
+def test_diagonal_fisher_is_exact_with_one_output_and_one_example_a_block():
+    case = MODELS["mlp"]
+
+    def model(params, inputs):
+        return case.model(params, inputs)[:, :1]
+
+    J = oracles.jacobians(model, case.params, case.inputs)
+    r = np.asarray(model(case.params, case.inputs))
+    expected = np.diag(oracles.metric(J, [oracles.bernoulli_matrix(row) for row in r], WEIGHTS))
+    for metric in (ng.DiagonalFisher(), ng.Fisher()):
+        operator = ng.metric_product(model, ng.Bernoulli(), case.params, case.inputs, WEIGHTS, metric)
+        close(ravel_pytree(operator.diagonal(jax.random.key(0)))[0], expected)
+
+
+def test_metrics_add():
+    targets = targets_for(ng.Bernoulli(), jnp.asarray(jacobians("mlp")[1]))
+    case = MODELS["mlp"]
+
+    @jax.jit
+    def build(params, targets):
+        F, U, both = (
+            ng.metric_product(
+                case.model,
+                ng.Bernoulli(),
+                params,
+                case.inputs,
+                metric=metric,
+                targets=None if metric == ng.Fisher() else targets,
+            )
+            for metric in (ng.Fisher(), ng.EmpiricalFisher(), ng.Fisher() + ng.EmpiricalFisher())
+        )
+        dense = [oracles.matrix(operator, params) for operator in (F, U, both)]
+        A = oracles.matrix(both.factor, params)
+        ones = jax.tree.map(jnp.ones_like, params)
+        return *dense, A, both.quadratic(ones), both.factor_transpose(both.factor(ones)), both(ones)
+
+    F, U, both, A, quadratic, through, product = build(case.params, targets)
+    close(both, np.asarray(F + U), 1e-12)
+    close(A.T @ A, np.asarray(both), 1e-12)
+    close(quadratic, np.asarray(both.sum()), 1e-12)
+    close(ravel_pytree(through)[0], np.asarray(ravel_pytree(product)[0]), 1e-12)
+
+
+def test_hvp_and_ggnvp_are_the_dense_products():
+    case = MODELS["mlp"]
+    flat, unravel = ravel_pytree(case.params)
+
+    def loss(r):
+        return jnp.sum(jnp.cosh(r - 0.3))
+
+    def model(params):
+        return case.model(params, case.inputs)
+
+    v = jax.random.normal(jax.random.key(0), flat.shape, flat.dtype)
+    J = oracles.jacobians(case.model, case.params, case.inputs).reshape(-1, flat.size)
+    H = np.asarray(jax.hessian(lambda p: loss(model(unravel(p))))(flat))
+    M = np.diag(np.cosh(np.asarray(model(case.params)).ravel() - 0.3))
+    hessian = ng.hvp(lambda p: loss(model(p)), case.params, unravel(v))
+    gauss_newton = ng.ggnvp(model, loss, case.params, unravel(v))
+    close(ravel_pytree(hessian)[0], H @ v)
+    close(ravel_pytree(gauss_newton)[0], J.T @ M @ J @ v)
+
+
+@pytest.mark.parametrize("metric", [ng.Fisher(), ng.MonteCarloFisher(2), ng.DiagonalFisher()])
+def test_labels_cannot_reach_the_models_own_metrics(metric):
+    """With the gradient given, NaN targets in the batch leave the step bit-identical."""
+    case = MODELS["mlp"]
+    opt = ng.natural_gradient(case.model, ng.Bernoulli(), metric=metric, damping=ng.Constant(0.1))
+    gradient = jax.tree.map(jnp.ones_like, case.params)
+    targets = jnp.ones((7, 3))
+
+    def step(targets):
+        return opt.step(case.params, opt.init(case.params), (case.inputs, targets), gradient=gradient)
+
+    (clean, _, info), (dirty, _, dirty_info) = step(targets), step(targets * jnp.nan)
+    assert info.accepted
+    assert dirty_info.accepted
+    assert all(
+        np.array_equal(a, b) for a, b in zip(jax.tree.leaves(clean), jax.tree.leaves(dirty), strict=True)
+    )
+    assert info.kl == dirty_info.kl
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "bernoulli", "categorical", "poisson"])
+def test_float32_outputs_of_ten_thousand_give_no_nan(kind):
+    likelihood, _ = LIKELIHOODS[kind]
+    case = MODELS["mlp"].cast(jnp.float32)
+    steep = [*case.params[:-1], jax.tree.map(lambda leaf: 1e4 * leaf, case.params[-1])]
+    outputs = case.model(steep, case.inputs)
+    targets = likelihood.mean(0 * outputs)
+    assert jnp.abs(outputs).max() > 5e3
+
+    @jax.jit
+    def everything(params, targets):
+        F = ng.metric_product(case.model, likelihood, params, case.inputs)
+        v = jax.tree.map(jnp.ones_like, params)
+        r = case.model(params, case.inputs)
+        slope = jax.grad(lambda p: jnp.mean(likelihood.nll(case.model(p, case.inputs), targets)))(params)
+        products = (F(v), F.quadratic(v), F.factor(v), F.diagonal(jax.random.key(0)))
+        return likelihood.nll(r, targets), likelihood.kl(r, -r), slope, products
+
+    results = jax.tree.leaves(everything(steep, targets))
+    assert all(jnp.isfinite(leaf).all() for leaf in results)
+    assert all(leaf.dtype == jnp.float32 for leaf in results)

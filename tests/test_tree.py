@@ -1,0 +1,98 @@
+"""Pytrees are the vector space their raveled numbers are."""
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from jax.flatten_util import ravel_pytree
+
+from natgrad import tree
+
+few = settings(derandomize=True, deadline=None, max_examples=25)
+numbers = st.floats(-1e3, 1e3, allow_nan=False)
+vectors = st.lists(numbers, min_size=6, max_size=6)
+
+
+def build(values, dtype=jnp.float64):
+    values = np.asarray(values)
+    return {"a": jnp.asarray(values[:4].reshape(2, 2), dtype), "b": (jnp.asarray(values[4:], dtype),)}
+
+
+def flat(x):
+    return np.asarray(ravel_pytree(x)[0])
+
+
+@few
+@given(vectors, vectors, numbers)
+def test_vector_space(u, v, a):
+    x, y = build(u), build(v)
+    u, v = np.asarray(u), np.asarray(v)
+    np.testing.assert_allclose(flat(tree.add(x, y)), u + v)
+    np.testing.assert_allclose(flat(tree.sub(x, y)), u - v)
+    np.testing.assert_allclose(flat(tree.scale(a, x)), a * u)
+    np.testing.assert_allclose(flat(tree.axpy(a, x, y)), a * u + v, rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(tree.vdot(x, y), u @ v, rtol=1e-12, atol=1e-8)
+    np.testing.assert_allclose(tree.norm(x), np.linalg.norm(u), rtol=1e-14)
+    np.testing.assert_allclose(tree.max_abs(x), np.abs(u).max())
+    np.testing.assert_allclose(tree.total(x), u.sum(), rtol=1e-12, atol=1e-9)
+    rows = tree.stack(x, y)
+    np.testing.assert_allclose(
+        flat(tree.combine(jnp.array([2.0, a]), rows)), 2 * u + a * v, rtol=1e-12, atol=1e-9
+    )
+
+
+@few
+@given(st.integers(-900, 900), vectors)
+def test_norm_scales_with_a_power_of_two_to_the_bit(exponent, u):
+    x = build(np.asarray(u) / 1e3)
+    factor = 2.0**exponent
+    assert tree.norm(tree.scale(factor, x)) == factor * tree.norm(x)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(1e30, jnp.float32), (1e-30, jnp.float32), (1e300, jnp.float64)]
+)
+def test_norm_neither_overflows_nor_underflows(value, dtype):
+    x = build(np.full(6, value), dtype)
+    np.testing.assert_allclose(tree.norm(x), value * np.sqrt(6), rtol=1e-6)
+    assert tree.norm(x).dtype == dtype
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nonfinite_numbers_are_seen(bad):
+    x = build([1, 2, 3, 4, 5, bad])
+    clean = build(range(6))
+    assert not tree.is_finite(x)
+    assert tree.is_finite(clean, jnp.arange(3), None, ())
+    assert not jnp.isfinite(tree.norm(x))
+    assert not jnp.isfinite(tree.max_abs(x))
+    chosen = tree.where(jnp.array(False), x, clean)
+    assert np.array_equal(flat(chosen), flat(clean))
+
+
+@few
+@given(st.floats(1e-300, 1e300))
+def test_power_of_two_is_one_and_is_near(x):
+    p = float(tree.power_of_two(jnp.asarray(x)))
+    mantissa, _ = np.frexp(p)
+    assert mantissa == 0.5
+    assert 0.7 <= x / p <= 1.4143
+
+
+@pytest.mark.parametrize("x", [0.0, np.inf, np.nan])
+def test_power_of_two_of_what_has_none_is_one(x):
+    assert tree.power_of_two(jnp.asarray(x)) == 1
+
+
+def test_dtypes_are_kept_and_the_widest_carries_scalars():
+    x = {"half": jnp.ones(2, jnp.bfloat16), "single": jnp.ones(3, jnp.float32)}
+    assert tree.dtype(x) == jnp.float32
+    assert tree.vdot(x, x).dtype == jnp.float32
+    scaled = tree.axpy(0.5, x, x)
+    assert jax.tree.map(lambda leaf: leaf.dtype, scaled) == jax.tree.map(lambda leaf: leaf.dtype, x)
+    assert tree.at_least_single(jnp.dtype(jnp.bfloat16)) == jnp.float32
+    assert tree.at_least_single(jnp.dtype(jnp.float64)) == jnp.float64
+    wide = tree.cast_like(x, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), x))
+    assert tree.dtype(wide) == jnp.float32
