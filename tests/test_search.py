@@ -1,0 +1,148 @@
+"""How far along the rows: each search on functions whose answer is known."""
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import natgrad as ng
+from natgrad.search.base import Local
+
+few = settings(derandomize=True, deadline=None, max_examples=25)
+
+
+def local(loss=None, slope=-1.0, steps=0, learning_rate=None, metric=None):
+    return Local(
+        rows={"w": jnp.ones((1, 2))},
+        slopes=jnp.array([slope]),
+        loss=None if loss is None else jnp.asarray(loss),
+        shift=jnp.asarray(0.0),
+        metric=metric,
+        steps=jnp.asarray(steps),
+        learning_rate=learning_rate,
+    )
+
+
+class Curved:
+    """A metric with dᵀFd = c ‖d‖²/2, which is c at the ones of `local`."""
+
+    def __init__(self, c):
+        self.c = c
+
+    def quadratic(self, v):
+        return jnp.asarray(self.c) * jnp.sum(v["w"] ** 2) / 2
+
+    divergence = quadratic
+
+
+@jax.jit
+def quartic_search(coefficients):
+    """A line search on a random quartic through f(0) = 0 that grows in the end."""
+    a, b, c = coefficients
+
+    def probe(z):
+        return a * z[0] + b * z[0] ** 2 + c * z[0] ** 3 + 0.1 * z[0] ** 4
+
+    found = ng.LineSearch()(probe, local(0.0))
+    return found.z, found.loss, probe(found.z)
+
+
+@few
+@given(st.tuples(*(st.floats(-20, 20),) * 3))
+def test_line_search_never_raises_the_loss_and_reports_what_it_saw(coefficients):
+    z, loss, value = quartic_search(coefficients)
+    assert loss <= 0
+    assert (loss < 0) or (z == 0)
+    np.testing.assert_allclose(loss, value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("minimum", [1e-4, 0.03, 0.9, 1.0, 7.0, 5e3])
+def test_line_search_finds_the_minimum_of_a_parabola(minimum):
+    def probe(z):
+        return (z[0] - minimum) ** 2
+
+    found = ng.LineSearch()(probe, local(minimum**2))
+    np.testing.assert_allclose(found.z, [minimum], rtol=1e-6)
+
+
+def test_line_search_stays_on_this_side_of_a_wall():
+    def probe(z):
+        return jnp.where(z[0] < 0.2, -z[0], jnp.nan)
+
+    found = ng.LineSearch()(probe, local(0.0))
+    assert 0.1 < found.z[0] < 0.2
+    assert found.loss == -found.z[0]
+
+
+@pytest.mark.parametrize(
+    "probe", [lambda z: 1 + z[0], lambda z: jnp.full((), jnp.nan), lambda z: 1 + 0 * z[0]]
+)
+def test_line_search_returns_zero_where_nothing_is_lower(probe):
+    found = ng.LineSearch()(probe, local(1.0))
+    assert found.z[0] == 0
+    assert found.loss == 1
+
+
+@pytest.mark.parametrize("maxprobes", [1, 4, 9])
+def test_line_search_keeps_to_its_probes(maxprobes):
+    for shape in (lambda x: -x, lambda x: (x - 0.3) ** 2, lambda x: x):
+        probes = []
+
+        def probe(z, shape=shape, probes=probes):
+            probes.append(z)
+            return shape(z[0])
+
+        with jax.disable_jit():
+            ng.LineSearch(maxprobes=maxprobes)(probe, local(shape(jnp.asarray(0.0))))
+        assert 0 < len(probes) <= maxprobes
+
+
+def test_fixed_rate_is_a_number_a_schedule_or_the_steps_own():
+    probe = None
+    assert ng.FixedRate(0.3)(probe, local()).z == 0.3
+    schedule = ng.FixedRate(lambda count: 1.0 / (1 + count))
+    assert schedule(probe, local(steps=3)).z == 0.25
+    assert schedule(probe, local(steps=3, learning_rate=jnp.asarray(0.7))).z == 0.7
+
+
+def test_kl_radius_scales_to_the_radius_and_no_further_than_its_bound():
+    """½ z² dᵀFd = δ: dᵀFd = 8 and δ = 1 give z = ½."""
+    assert ng.KLRadius(1.0)(None, local(metric=Curved(8.0))).z == 0.5
+    assert ng.KLRadius(1.0)(None, local(metric=Curved(1e-3))).z == 1
+    assert ng.KLRadius(1.0, max_rate=9.0)(None, local(metric=Curved(0.0))).z == 9
+    assert jnp.isnan(ng.KLRadius(1.0)(None, local(metric=Curved(np.nan))).z)
+    with pytest.raises(ValueError, match=r"KLRadius measures steps in the metric.*has none"):
+        ng.KLRadius(1.0)(None, local())
+
+
+def test_loss_never_rises_over_thousands_of_searched_steps():
+    """200 random problems of 10 steps each, searched on the batch the gradient comes from."""
+
+    def model(params, x):
+        return jnp.sin(3 * x @ params["a"]) @ params["b"]
+
+    opt = ng.natural_gradient(
+        model, ng.Gaussian(), search=ng.LineSearch(maxprobes=8), solver=ng.CG(4), damping=ng.Constant(0.01)
+    )
+
+    @jax.jit
+    @jax.vmap
+    def run(key):
+        a, b, c, d = jax.random.split(key, 4)
+        params = {"a": jax.random.normal(a, (2, 4)), "b": jax.random.normal(b, (4, 1))}
+        batch = (jax.random.normal(c, (6, 2)), 3 * jax.random.normal(d, (6, 1)))
+
+        def step(carry, _):
+            params, state = carry
+            params, state, info = opt.step(params, state, batch)
+            after = jnp.mean(jnp.sum((model(params, batch[0]) - batch[1]) ** 2, 1)) / 2
+            return (params, state), (info.loss, after, info.accepted)
+
+        return jax.lax.scan(step, (params, opt.init(params)), None, 10)[1]
+
+    before, after, accepted = run(jax.random.split(jax.random.key(0), 200))
+    assert (after <= before + 1e-12).all()
+    assert accepted.mean() > 0.9
+    assert (after[:, -1] < before[:, 0]).all()
