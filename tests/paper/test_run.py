@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from natgrad_paper import cache, cli, log, report
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 METHODS = ("sgd", "ngd", "ngd-same", "ngd-l")
 
 
@@ -28,7 +30,7 @@ def _own_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
+def directory(tmp_path_factory, fast_compile):
     directory = tmp_path_factory.mktemp("run") / "smoke"
     result = invoke("run", "curves", "--preset", "smoke", "--out", directory)
     assert result.exit_code == 0, result.output

@@ -12,6 +12,8 @@ from natgrad_paper.batches import Batches, Minibatch, Whole
 from natgrad_paper.experiment import Budget, Method, Problem
 from natgrad_paper.train import Trainer
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 
 class Info(NamedTuple):
     accepted: Any

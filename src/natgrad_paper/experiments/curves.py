@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 import natgrad as ng
+from natgrad.solve import CG, MinresQLP
 from natgrad_paper.batches import Batches, Minibatch, Others, Whole
 from natgrad_paper.config import Count, NonNegative, Positive, Rule, Unfit
 from natgrad_paper.config import Whole as WholeNumber
@@ -113,10 +114,12 @@ class Config:
             )
 
 
-def solver(config: Config, maxiter: int) -> ng.CG:
+SOLVERS = {"cg": CG, "minres-qlp": MinresQLP}
+
+
+def solver(config: Config, maxiter: int) -> CG | MinresQLP:
     """Return the solver the config names."""
-    kinds = {"cg": "CG", "minres-qlp": "MinresQLP"}
-    return getattr(ng, kinds[config.solver.name])(maxiter=maxiter, rtol=config.solver.rtol)
+    return SOLVERS[config.solver.name](maxiter=maxiter, rtol=config.solver.rtol)
 
 
 def damping(config: Config) -> ng.LevenbergMarquardt:
