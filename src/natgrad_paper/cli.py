@@ -197,7 +197,7 @@ def _plain_errors(interrupted: str = "") -> Iterator[None]:
 def _cost(settings: Any, methods: int, seeds: int, seconds: float | None) -> str:
     from natgrad_paper.progress import duration
 
-    runs = f"{methods} methods × {seeds} seed{'s' if seeds > 1 else ''}"
+    runs = f"{methods} method{'s' * (methods > 1)} × {seeds} seed{'s' * (seeds > 1)}"
     if seconds is None:
         return f"{runs} × {settings.budget.iterations} iterations"
     each = duration(settings.budget.seconds)

@@ -114,7 +114,8 @@ class Live:
             ("solver", "solver_iterations", ".0f"),
         ):
             value = event.step.get(field)
-            if value is not None and math.isfinite(value) and (field != "solver_iterations" or value > 0):
+            # Zero damping or no solver iteration: a method without a metric.
+            if value is not None and math.isfinite(value) and (value or field == "rho"):
                 parts.append(f"{symbol} {value:{form}}")
         if event.refused:
             parts.append(f"[yellow]{event.refused} refused[/yellow]")
