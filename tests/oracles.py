@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -88,7 +89,12 @@ def enumerate_targets(kind, r):
         weight = np.array(list(itertools.product(mass, repeat=n))).prod(axis=1)
         return jnp.asarray(targets), jnp.asarray(weight / weight.sum())
     targets = jnp.asarray(targets)
-    return targets, jnp.exp(jax.vmap(lambda t: log_prob(kind, r, t))(targets))
+    return targets, _probabilities(kind, r, targets)
+
+
+@partial(jax.jit, static_argnums=0)
+def _probabilities(kind, r, targets):
+    return jnp.exp(jax.vmap(lambda t: log_prob(kind, r, t))(targets))
 
 
 def solve(F, g, shift):
