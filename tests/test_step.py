@@ -1,0 +1,237 @@
+"""One step is what the dense formulas say, and has the invariances that make it natural."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from jax.flatten_util import ravel_pytree
+from models import MODELS, WEIGHTS, layers, mlp, targets_for
+
+import natgrad as ng
+
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
+EXACT = ng.CG(maxiter=400, rtol=1e-13)
+
+
+def linear(w, x):
+    return x @ w
+
+
+def data(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape, jnp.float64)
+
+
+X, T = data(0, 30, 4), data(1, 30, 2)
+W = data(2, 4, 2)
+LEAST_SQUARES = np.linalg.lstsq(np.asarray(X), np.asarray(T), rcond=None)[0]
+
+
+def test_a_quadratic_is_solved_in_one_step():
+    opt = ng.natural_gradient(linear, ng.Gaussian(), solver=EXACT, damping=ng.Constant(0.0))
+    w, _, info = opt.step(W, opt.init(W), (X, T))
+    np.testing.assert_allclose(w, LEAST_SQUARES, atol=1e-10)
+    assert info.accepted
+    assert info.reason == ng.Outcome.ACCEPTED
+    assert ng.Outcome.name_of(info.reason) == "accepted"
+
+
+def test_great_damping_gives_the_gradient_over_lambda():
+    opt = ng.natural_gradient(linear, ng.Gaussian(), solver=EXACT, damping=ng.Constant(1e7))
+    w, _, _ = opt.step(W, opt.init(W), (X, T))
+    gradient = X.T @ (X @ W - T) / len(X)
+    np.testing.assert_allclose((W - w) * 1e7, gradient, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 1.0])
+def test_rho_on_a_quadratic_is_one_by_the_quadratic_model_and_less_by_the_linear_one(rate):
+    """ρ_quadratic = 1 whatever λ, since λ is no part of the promise; ρ_linear = 1 − η/2 at λ = 0."""
+    for reduction, damping, expected in (("quadratic", 0.7, 1.0), ("linear", 1e-8, 1 - rate / 2)):
+        rule = ng.LevenbergMarquardt(damping, reduction=reduction)
+        opt = ng.natural_gradient(linear, ng.Gaussian(), solver=EXACT, damping=rule)
+        _, state, info = opt.step(W, opt.init(W), (X, T), learning_rate=rate)
+        np.testing.assert_allclose(info.rho, expected, rtol=1e-6)
+        lowered = max(damping * 2 / 3, 1e-8) if expected > 0.75 + 1e-6 else damping
+        np.testing.assert_allclose(state.damping, lowered, rtol=1e-12)
+
+
+def test_every_number_of_a_step_is_the_dense_formulas():
+    """Weighted gradient batch, other metric inputs with biased weights, other search and ratio batches, l2."""
+    case = MODELS["mlp"]
+    likelihood, damping, l2, rate = ng.Bernoulli(), 0.3, 0.05, 0.4
+    flat, unravel = ravel_pytree(case.params)
+    x, metric_x, ratio_x = case.inputs, data(20, 5, 3), data(21, 4, 3)
+    t, ratio_t = (targets_for(likelihood, case.model(case.params, u), 1) for u in (x, ratio_x))
+    metric_w, ratio_w = jnp.array([0.1, 5.0, 1.0, 2.0, 0.4]), jnp.array([1.0, 0.5, 3.0, 2.0])
+
+    def loss(p, x, t, w):
+        r = case.model(unravel(p), x)
+        losses = jnp.sum(jnp.log1p(jnp.exp(r)) - t * r, axis=1)
+        return jnp.sum(w * losses) / jnp.sum(w) + l2 / 2 * p @ p
+
+    g = np.asarray(jax.grad(loss)(flat, x, t, WEIGHTS))
+    J = oracles.jacobians(case.model, case.params, metric_x)
+    r = np.asarray(case.model(case.params, metric_x))
+    F = oracles.metric(J, [oracles.bernoulli_matrix(row) for row in r], metric_w)
+    step = -rate * oracles.solve(F, g, damping + l2)
+    before, after = (float(loss(jnp.asarray(p), ratio_x, ratio_t, ratio_w)) for p in (flat, flat + step))
+    promise = {
+        "quadratic": g @ step + step @ F @ step / 2 + l2 / 2 * step @ step,
+        "linear": g @ step,
+    }
+
+    for reduction in promise:
+        opt = ng.natural_gradient(
+            case.model,
+            likelihood,
+            learning_rate=rate,
+            solver=EXACT,
+            damping=ng.LevenbergMarquardt(damping, reduction=reduction),
+            l2=l2,
+        )
+        params, state, info = opt.step(
+            case.params,
+            opt.init(case.params),
+            (x, t, WEIGHTS),
+            metric_inputs=metric_x,
+            metric_weights=metric_w,
+            search_batch=(x + jnp.nan, t, WEIGHTS),  # overruled by the ratio batch, and never used
+            ratio_batch=(ratio_x, ratio_t, ratio_w),
+        )
+        np.testing.assert_allclose(ravel_pytree(params)[0], flat + step, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(info.loss, before, rtol=1e-12)
+        np.testing.assert_allclose(info.new_loss, after, rtol=1e-10)
+        np.testing.assert_allclose(info.rho, (after - before) / promise[reduction], rtol=1e-7)
+        np.testing.assert_allclose(info.kl, step @ F @ step / 2, rtol=1e-8)
+        np.testing.assert_allclose(info.grad_norm, np.linalg.norm(g), rtol=1e-12)
+        np.testing.assert_allclose(info.step_norm, np.linalg.norm(step), rtol=1e-9)
+        assert info.damping == damping
+        assert info.step_size == rate
+        assert state.steps == 1
+        assert info.solver.residual <= 1e-12 * info.grad_norm
+
+
+def test_sgd_is_the_gradient_step_with_l2():
+    case = MODELS["mlp"]
+    flat, unravel = ravel_pytree(case.params)
+    t = jnp.ones((7, 3))
+
+    def loss(p):
+        r = case.model(unravel(p), case.inputs)
+        return jnp.sum(WEIGHTS * jnp.sum((r - t) ** 2, axis=1)) / (2 * WEIGHTS.sum()) + 0.15 * p @ p
+
+    opt = ng.sgd(case.model, ng.Gaussian(), learning_rate=0.1, l2=0.3)
+    params, state, info = opt.step(case.params, opt.init(case.params), (case.inputs, t, WEIGHTS))
+    np.testing.assert_allclose(ravel_pytree(params)[0], flat - 0.1 * jax.grad(loss)(flat), rtol=1e-12)
+    np.testing.assert_allclose(info.loss, loss(flat), rtol=1e-12)
+    assert jnp.isnan(info.kl)
+    assert jnp.isnan(info.new_loss)
+    assert info.solver is None
+    assert state.damping == 0
+
+
+SMALL = layers(30, 2, 3, 2)
+INPUTS = data(31, 60, 2)
+LABELS = targets_for(ng.Bernoulli(), mlp(SMALL, INPUTS), 3)
+FLAT, UNRAVEL = ravel_pytree(SMALL)
+
+
+def in_coordinates(A):
+    """The same network with θ = Aφ."""
+    return lambda phi, x: mlp(UNRAVEL(A @ phi), x)
+
+
+def one_step(opt, params):
+    params, _, info = opt.step(params, opt.init(params), (INPUTS, LABELS))
+    assert info.accepted
+    return params
+
+
+def small_fisher():
+    J = oracles.jacobians(mlp, SMALL, INPUTS)
+    return oracles.metric(J, [oracles.bernoulli_matrix(row) for row in np.asarray(mlp(SMALL, INPUTS))])
+
+
+def test_the_step_in_function_space_does_not_depend_on_the_coordinates():
+    A = jnp.eye(len(FLAT)) + 0.15 * data(32, len(FLAT), len(FLAT))
+    phi = jnp.linalg.solve(A, FLAT)
+    moves = {}
+    for name, make in (
+        (
+            "natural",
+            lambda model: ng.natural_gradient(
+                model, ng.Bernoulli(), learning_rate=0.1, solver=EXACT, damping=ng.Constant(0.0)
+            ),
+        ),
+        ("sgd", lambda model: ng.sgd(model, ng.Bernoulli(), learning_rate=0.1)),
+    ):
+        here = mlp(one_step(make(mlp), SMALL), INPUTS)
+        model = in_coordinates(A)
+        there = model(one_step(make(model), phi), INPUTS)
+        moves[name] = float(jnp.abs(there - here).max() / jnp.abs(here - mlp(SMALL, INPUTS)).max())
+    assert moves["natural"] < 1e-6
+    assert moves["sgd"] > 1e-2
+
+
+def test_in_whitened_coordinates_the_natural_gradient_is_the_gradient():
+    """φ = F^½ θ makes the metric the identity, so that SGD in φ is NGD in θ."""
+    values, vectors = np.linalg.eigh(small_fisher())
+    root = jnp.asarray(vectors * np.sqrt(values) @ vectors.T)
+    inverse = jnp.linalg.inv(root)
+    natural = ng.natural_gradient(
+        mlp, ng.Bernoulli(), learning_rate=0.1, solver=EXACT, damping=ng.Constant(0.0)
+    )
+    plain = ng.sgd(in_coordinates(inverse), ng.Bernoulli(), learning_rate=0.1)
+    theta = ravel_pytree(one_step(natural, SMALL))[0]
+    phi = one_step(plain, root @ FLAT)
+    np.testing.assert_allclose(inverse @ phi, theta, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [ng.Gaussian(0.5), ng.Bernoulli(), ng.Categorical(), ng.Poisson()],
+    ids=lambda x: type(x).__name__,
+)
+def test_kl_of_a_small_step_tends_to_half_its_length_in_the_metric(likelihood):
+    F = ng.metric_product(mlp, likelihood, SMALL, INPUTS)
+    d = UNRAVEL(data(33, len(FLAT)))
+
+    @jax.jit
+    def excess(size):
+        moved = jax.tree.map(lambda p, v: p + size * v, SMALL, d)
+        kl = jnp.mean(likelihood.kl(mlp(SMALL, INPUTS), mlp(moved, INPUTS)))
+        return kl / (size**2 / 2 * F.quadratic(d)) - 1
+
+    coarse, fine = excess(1e-2), excess(1e-3)
+    assert abs(fine) < 1e-2
+    # The next term is linear in ε, so a tenth of the step leaves a tenth of the error.
+    np.testing.assert_allclose(fine / coarse, 0.1, rtol=0.35)
+
+
+@pytest.mark.parametrize("radius", [1e-5, 1e-4])
+def test_kl_radius_makes_steps_of_that_kl(radius):
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), search=ng.KLRadius(radius), damping=ng.Constant(0.1))
+    moved, _, info = opt.step(SMALL, opt.init(SMALL), (INPUTS, LABELS))
+    kl = jnp.mean(ng.Bernoulli().kl(mlp(SMALL, INPUTS), mlp(moved, INPUTS)))
+    np.testing.assert_allclose(info.kl, radius, rtol=1e-10)
+    np.testing.assert_allclose(kl, radius, rtol=0.05)
+    capped = ng.natural_gradient(mlp, ng.Bernoulli(), search=ng.KLRadius(1e9), damping=ng.Constant(0.1))
+    assert capped.step(SMALL, capped.init(SMALL), (INPUTS, LABELS))[2].step_size == 1
+
+
+def test_the_recipe_trains_with_its_defaults():
+    opt = ng.natural_gradient(mlp, ng.Bernoulli())
+    start = layers(70, 2, 3, 2)
+
+    def step(carry, _):
+        params, state, info = opt.step(*carry, (INPUTS, LABELS))
+        return (params, state), (info.loss, info.damping, info.accepted)
+
+    (_, state), (loss, damping, accepted) = jax.jit(
+        lambda params: jax.lax.scan(step, (params, opt.init(params)), None, 40)
+    )(start)
+    assert accepted.all()
+    assert loss[-1] < 0.8 * loss[0]
+    assert damping[0] == 1
+    assert state.damping < 1

@@ -1,0 +1,317 @@
+"""Batches, weights, chunks, contexts and precisions: what a step may be given."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracles
+import pytest
+from jax.flatten_util import ravel_pytree
+from models import MODELS, WEIGHTS, mlp, targets_for
+
+import natgrad as ng
+
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
+CASE = MODELS["mlp"]
+X, PARAMS = CASE.inputs, CASE.params
+T = targets_for(ng.Bernoulli(), mlp(PARAMS, X), 2)
+FLAT, UNRAVEL = ravel_pytree(PARAMS)
+EXACT = ng.CG(maxiter=300, rtol=1e-13)
+CONSTANT = ng.Constant(0.2)
+
+
+def close(x, y, tolerance=1e-12):
+    for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def flat(x):
+    return np.asarray(ravel_pytree(x)[0])
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [ng.Fisher(), ng.MonteCarloFisher(2), ng.EmpiricalFisher(True), ng.Hessian(), ng.GaussNewton()],
+    ids=lambda m: type(m).__name__,
+)
+@pytest.mark.parametrize("microbatch", [2, 3])
+def test_a_metric_in_chunks_is_the_whole_one(metric, microbatch):
+    """Seven examples in chunks of two and three: the last is ragged. Random draws do not feel the chunks."""
+    targets = None if isinstance(metric, (ng.Fisher, ng.MonteCarloFisher)) else T
+
+    def products(microbatch):
+        @jax.jit
+        def run(v):
+            F = ng.metric_product(
+                mlp, ng.Bernoulli(), PARAMS, X, WEIGHTS, metric, targets=targets, microbatch=microbatch
+            )
+            extra = ()
+            if isinstance(metric, (ng.Fisher, ng.MonteCarloFisher, ng.GaussNewton)):
+                rows = F.factor(v)
+                extra = (rows, F.factor_transpose(rows))
+            return F(v), F.quadratic(v), extra
+
+        return run(jax.tree.map(lambda leaf: leaf + 1, PARAMS))
+
+    close(products(microbatch), products(None), 1e-13)
+
+
+@pytest.mark.parametrize("microbatch", [1, 3, 7, 50])
+def test_a_step_in_chunks_is_the_whole_one(microbatch):
+    """Gradient, product, probes and ratio, with other metric inputs of another length."""
+
+    def run(microbatch):
+        opt = ng.natural_gradient(
+            mlp, ng.Bernoulli(), search=ng.LineSearch(), solver=EXACT, microbatch=microbatch, l2=0.1
+        )
+        return opt.step(PARAMS, opt.init(PARAMS), (X, T, WEIGHTS), metric_inputs=X[:4] + 1)
+
+    (params, state, info), (whole, whole_state, whole_info) = run(microbatch), run(None)
+    close(params, whole, 1e-9)
+    close(state.damping, whole_state.damping)
+    close((info.loss, info.new_loss, info.rho, info.kl), (whole_info[:3] + whole_info[9:10]), 1e-9)
+
+
+def test_weighted_is_replicated():
+    counts = np.array([1, 3, 0, 2, 1, 4, 1])
+    many = np.repeat(np.arange(7), counts)
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT)
+    state = opt.init(PARAMS)
+    weighted = opt.step(PARAMS, state, (X, T, jnp.asarray(counts)))
+    replicated = opt.step(PARAMS, state, (X[many], T[many]))
+    scaled = opt.step(PARAMS, state, (X, T, 10.0 * counts))
+    for a, b, c in zip(
+        *(jax.tree.leaves((p, i[:3], i.kl)) for p, _, i in (weighted, replicated, scaled)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(a, c, rtol=1e-9, atol=1e-12)
+
+
+def test_weights_that_bias_the_metric_change_the_direction_as_the_dense_formula_says():
+    """metric_weights alone: the batch's inputs with a q̃ of their own, the gradient unchanged."""
+    q = jnp.array([3.0, 0.1, 0.0, 1.0, 2.0, 0.3, 0.7])
+    J = oracles.jacobians(mlp, PARAMS, X)
+    M = [oracles.bernoulli_matrix(row) for row in np.asarray(mlp(PARAMS, X))]
+    g = flat(jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X), T)))(PARAMS))
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT, damping=CONSTANT)
+    for weights in (q, None):
+        params, _, _ = opt.step(PARAMS, opt.init(PARAMS), (X, T), metric_weights=weights)
+        expected = -oracles.solve(oracles.metric(J, M, weights), g, 0.2)
+        np.testing.assert_allclose(flat(params) - FLAT, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_the_batchs_weights_are_the_metrics_unless_it_has_its_own_inputs():
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT, damping=CONSTANT)
+    state = opt.init(PARAMS)
+    batch = (X, T, WEIGHTS)
+    shared, explicit, uniform = (
+        opt.step(PARAMS, state, batch, **options)[0]
+        for options in ({}, {"metric_inputs": X, "metric_weights": WEIGHTS}, {"metric_inputs": X})
+    )
+    close(shared, explicit, 1e-10)
+    assert not np.allclose(flat(shared), flat(uniform), atol=1e-4)
+
+
+def interior_and_boundary(params, inputs):
+    inside, edge = inputs
+    return mlp(params, inside)[:, :1], mlp(params, edge)[:, 1:]
+
+
+@pytest.mark.parametrize("microbatch", [None, 2, 5])
+def test_product_with_unequal_axes(microbatch):
+    """Seven interior and four boundary points, each factor averaged over its own, in chunks too."""
+    edge, edge_t = X[:4] - 0.5, jnp.array([0, 1, 1, 0])
+    likelihood = ng.Product(ng.Gaussian(0.5), ng.Categorical(), weights=(1.0, 3.0))
+    own = jnp.array([1.0, 2.0, 0.5, 0.1])
+    opt = ng.natural_gradient(
+        interior_and_boundary, likelihood, solver=EXACT, damping=CONSTANT, microbatch=microbatch, reject=-99.0
+    )
+    params, _, info = opt.step(PARAMS, opt.init(PARAMS), ((X, edge), (T[:, :1], edge_t), (WEIGHTS, own)))
+
+    def loss(p):
+        inside, outside = interior_and_boundary(UNRAVEL(p), (X, edge))
+        squares = jnp.sum((inside - T[:, :1]) ** 2, axis=1) / 0.5
+        chosen = jax.nn.log_softmax(outside)[jnp.arange(4), edge_t]
+        return WEIGHTS @ squares / WEIGHTS.sum() - 3 * (own @ chosen) / own.sum()
+
+    J = oracles.jacobians(lambda p, x: mlp(p, x)[:, :1], PARAMS, X)
+    K = oracles.jacobians(lambda p, x: mlp(p, x)[:, 1:], PARAMS, edge)
+    outside = np.asarray(mlp(PARAMS, edge)[:, 1:])
+    F = oracles.metric(J, [oracles.gaussian_matrix(np.ones(1), 0.5)] * 7, WEIGHTS)
+    F = F + 3 * oracles.metric(K, [oracles.categorical_matrix(row) for row in outside], own)
+    step = -oracles.solve(F, np.asarray(jax.grad(loss)(FLAT)), 0.2)
+    np.testing.assert_allclose(flat(params) - FLAT, step, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(info.loss, loss(FLAT), rtol=1e-12)
+    np.testing.assert_allclose(info.new_loss, loss(FLAT + step), rtol=1e-8)
+    np.testing.assert_allclose(info.kl, step @ F @ step / 2, rtol=1e-8)
+
+
+def test_context_is_one_fixed_argument_of_the_model_for_the_whole_step():
+    """A dropout key: the step is that of the model with this very mask, in every pass, chunked or not."""
+
+    def dropped(params, x, key):
+        mask = jax.random.bernoulli(key, 0.7, (4,)).astype(x.dtype)
+        hidden = jnp.tanh(x @ params[0]["w"] + params[0]["b"]) * mask
+        return hidden @ params[1]["w"] + params[1]["b"]
+
+    key = jax.random.key(9)
+    search = ng.LineSearch()
+    opt = ng.natural_gradient(dropped, ng.Bernoulli(), search=search, microbatch=3)
+    fixed = ng.natural_gradient(lambda p, x: dropped(p, x, key), ng.Bernoulli(), search=search)
+    found = opt.step(PARAMS, opt.init(PARAMS), (X, T), context=key)
+    expected = fixed.step(PARAMS, fixed.init(PARAMS), (X, T))
+    close(found[0], expected[0], 1e-8)
+    close(found[2].new_loss, expected[2].new_loss, 1e-10)
+
+
+@pytest.mark.parametrize("microbatch", [None, 7, 2])
+def test_stateful_models_hand_on_the_context_of_the_gradient_pass(microbatch):
+    """New statistics from the gradient batch alone, not from the metric's; floats averaged over chunks."""
+
+    def model(params, x, context):
+        new = {"mean": jnp.mean(x, axis=0), "calls": context["calls"] + 1}
+        return mlp(params, x - context["mean"]), new
+
+    context = {"mean": jnp.full(3, 0.1), "calls": jnp.array(4)}
+    opt = ng.natural_gradient(
+        ng.Stateful(model), ng.Bernoulli(), search=ng.LineSearch(), microbatch=microbatch
+    )
+    x, t = X[:6], T[:6]
+    params, _, info = opt.step(PARAMS, opt.init(PARAMS), (x, t), metric_inputs=X + 5, context=context)
+    np.testing.assert_allclose(info.context["mean"], x.mean(axis=0), rtol=1e-12)
+    assert info.context["calls"] == 5
+    loss = jnp.mean(ng.Bernoulli().nll(mlp(params, x - 0.1), t))
+    np.testing.assert_allclose(info.new_loss, loss, rtol=1e-10)
+
+
+def test_an_objective_replaces_the_loss_and_leaves_the_metric():
+    def objective(r, t):
+        return jnp.sum(jnp.abs(jax.nn.sigmoid(r) - t) ** 3, axis=1)
+
+    opt = ng.natural_gradient(
+        mlp, ng.Bernoulli(), solver=EXACT, damping=CONSTANT, objective=objective, reject=-99.0
+    )
+    params, _, info = opt.step(PARAMS, opt.init(PARAMS), (X, T, WEIGHTS))
+
+    def loss(p):
+        return jnp.sum(WEIGHTS * objective(mlp(UNRAVEL(p), X), T)) / WEIGHTS.sum()
+
+    J = oracles.jacobians(mlp, PARAMS, X)
+    F = oracles.metric(J, [oracles.bernoulli_matrix(row) for row in np.asarray(mlp(PARAMS, X))], WEIGHTS)
+    step = -oracles.solve(F, np.asarray(jax.grad(loss)(FLAT)), 0.2)
+    np.testing.assert_allclose(flat(params) - FLAT, step, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(info.loss, loss(FLAT), rtol=1e-12)
+    np.testing.assert_allclose(info.new_loss, loss(FLAT + step), rtol=1e-9)
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+def test_a_gradient_from_elsewhere_takes_the_place_of_the_batchs(l2):
+    """In any dtype; with l2 the penalty's own gradient is still added. The batch needs no targets."""
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT, damping=CONSTANT, l2=l2)
+    state = opt.init(PARAMS)
+    gradient = jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X), T)))(PARAMS)
+    expected, _, _ = opt.step(PARAMS, state, (X, T))
+    found, _, info = opt.step(PARAMS, state, (X, None), gradient=gradient)
+    close(found, expected, 1e-10)
+    assert jnp.isnan(info.loss)
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient)
+    close(opt.step(PARAMS, state, (X, None), gradient=single)[0], expected, 1e-5)
+
+
+def test_a_gradient_from_elsewhere_with_a_ratio_batch():
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT)
+    gradient = jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X), T)))(PARAMS)
+    expected = opt.step(PARAMS, opt.init(PARAMS), (X, T))
+    found = opt.step(PARAMS, opt.init(PARAMS), (X, None), gradient=gradient, ratio_batch=(X, T))
+    close(found[0], expected[0], 1e-10)
+    close(found[2].rho, expected[2].rho, 1e-8)
+
+
+def test_max_norm_shortens_long_steps_and_leaves_short_ones():
+    state = None
+    for recipe, search in (
+        (ng.natural_gradient, None),
+        (ng.natural_gradient, ng.LineSearch()),
+        (ng.sgd, None),
+    ):
+        free = recipe(mlp, ng.Bernoulli(), search=search)
+        state = free.init(PARAMS)
+        params, _, info = free.step(PARAMS, state, (X, T))
+        for bound in (float(info.step_norm) / 3, float(info.step_norm) * 30):
+            capped = recipe(mlp, ng.Bernoulli(), search=search, max_norm=bound)
+            short, _, capped_info = capped.step(PARAMS, state, (X, T))
+            assert capped_info.step_norm <= bound * (1 + 1e-12)
+            np.testing.assert_allclose(np.linalg.norm(flat(short) - FLAT), capped_info.step_norm, rtol=1e-9)
+            if bound > info.step_norm and search is None:
+                close(short, params, 1e-12)
+
+
+@pytest.mark.parametrize("recipe", [ng.natural_gradient, ng.sgd], ids=["natural", "sgd"])
+def test_reject_refuses_a_rise_of_the_loss_and_nothing_else(recipe):
+    damping = ng.LevenbergMarquardt(1.0)
+    opt = recipe(mlp, ng.Bernoulli(), learning_rate=0.1, reject=0.0, damping=damping)
+    state = opt.init(PARAMS)
+    _, _, info = opt.step(PARAMS, state, (X, T))
+    assert info.accepted
+    assert info.new_loss < info.loss
+    params, state, info = opt.step(PARAMS, state, (X, T), learning_rate=-0.1)
+    assert info.new_loss > info.loss
+    assert ng.Outcome.name_of(info.reason) == "rejected"
+    assert np.array_equal(flat(params), FLAT)
+    assert state.damping == 1.5
+
+
+def test_schedules_follow_the_count_of_steps():
+    schedule = optax.exponential_decay(0.3, 1, 0.5)
+    scheduled = ng.natural_gradient(mlp, ng.Bernoulli(), learning_rate=schedule, damping=CONSTANT)
+    given = ng.natural_gradient(mlp, ng.Bernoulli(), damping=CONSTANT)
+    params, state = PARAMS, scheduled.init(PARAMS)
+    other, other_state = PARAMS, given.init(PARAMS)
+    for k in range(3):
+        params, state, info = scheduled.step(params, state, (X, T))
+        other, other_state, _ = given.step(other, other_state, (X, T), learning_rate=0.3 * 0.5**k)
+        np.testing.assert_allclose(info.step_size, 0.3 * 0.5**k, rtol=1e-6)
+    close(params, other, 1e-6)
+
+
+def test_a_rate_given_to_the_step_is_the_rate_of_the_recipe_to_the_last_bit():
+    recipe = ng.natural_gradient(mlp, ng.Bernoulli(), learning_rate=0.1, damping=CONSTANT)
+    given = ng.natural_gradient(mlp, ng.Bernoulli(), learning_rate=0.7, damping=CONSTANT)
+    state = recipe.init(PARAMS)
+    expected, _, _ = recipe.step(PARAMS, state, (X, T))
+    found, _, info = given.step(PARAMS, state, (X, T), learning_rate=0.1)
+    assert info.step_size == 0.1
+    close(found, expected, 1e-15)
+
+
+def dtypes(x):
+    return {str(leaf.dtype) for leaf in jax.tree.leaves(x) if jnp.issubdtype(leaf.dtype, jnp.floating)}
+
+
+@pytest.mark.parametrize("search", [None, ng.LineSearch(), ng.KLRadius(1e-3)], ids=str)
+def test_float32_stays_float32(search):
+    case = CASE.cast(jnp.float32)
+    opt = ng.natural_gradient(
+        mlp, ng.Bernoulli(), search=search, microbatch=None if search else 3, l2=0.01, max_norm=1.0
+    )
+    batch = (case.inputs, T.astype(jnp.float32), WEIGHTS.astype(jnp.float32))
+    params, state, info = opt.step(case.params, opt.init(case.params), batch)
+    assert dtypes((params, state, info)) == {"float32"}
+    assert info.accepted
+
+
+def test_bfloat16_parameters_are_solved_in_float32():
+    """The parameters stay bfloat16; λ, the solver and every reported number are float32."""
+    half, single = CASE.cast(jnp.bfloat16), CASE.cast(jnp.bfloat16).cast(jnp.float32)
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=ng.CG(50, 1e-6), damping=ng.LevenbergMarquardt(1.0))
+    t = T.astype(jnp.float32)
+    params, state, info = opt.step(half.params, opt.init(half.params), (half.inputs, t))
+    expected, _, wide = opt.step(single.params, opt.init(single.params), (single.inputs, t))
+    assert dtypes(params) == {"bfloat16"}
+    assert dtypes((state, info)) == {"float32"}
+    assert info.accepted
+    np.testing.assert_allclose(info.step_norm, wide.step_norm, rtol=0.05)
+    moved = flat(params).astype(np.float32) - flat(half.params).astype(np.float32)
+    wanted = flat(expected) - flat(single.params)
+    assert np.linalg.norm(moved - wanted) < 0.1 * np.linalg.norm(wanted)
