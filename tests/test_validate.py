@@ -1,0 +1,275 @@
+"""A call that cannot mean what it says gets one clear sentence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import MODELS, mlp
+
+import natgrad as ng
+
+CASE = MODELS["mlp"]
+X, T = CASE.inputs, jnp.ones((7, 3))
+W = jnp.ones(7)
+OPT = ng.natural_gradient(mlp, ng.Bernoulli())
+
+
+def step(opt=OPT, params=CASE.params, batch=(X, T), **options):
+    return opt.step(params, OPT.init(CASE.params), batch, **options)
+
+
+def with_model(model, likelihood=None):
+    return ng.natural_gradient(model, ng.Bernoulli() if likelihood is None else likelihood)
+
+
+BAD_STEPS = {
+    "empty batch": (lambda: step(batch=(X[:0], T[:0])), ValueError, "The batch is empty"),
+    "scalar inputs": (lambda: step(batch=(jnp.ones(()), T)), ValueError, "no example axis"),
+    "not a pair": (lambda: step(batch=X), TypeError, r"batch must be \(inputs, targets\) or"),
+    "too many parts": (lambda: step(batch=(X, T, W, W)), TypeError, r"batch must be \(inputs, targets\) or"),
+    "lists": (lambda: step(batch=([1.0, 2.0], T)), TypeError, r"batch holds float.*must be arrays"),
+    "no targets": (lambda: step(batch=(X, None)), ValueError, "batch has no targets, and its loss is needed"),
+    "targets of another shape": (
+        lambda: step(batch=(X, T[:, :2])),
+        ValueError,
+        r"Bernoulli targets have shape \(7, 2\); the model's outputs have \(7, 3\)",
+    ),
+    "targets of another length": (lambda: step(batch=(X, T[:5])), ValueError, r"targets have shape \(5, 3\)"),
+    "weights of another length": (
+        lambda: step(batch=(X, T, W[:4])),
+        ValueError,
+        r"weights have shape \(4,\); one number an example is \(7,\)",
+    ),
+    "weights with an axis too many": (
+        lambda: step(batch=(X, T, W[:, None])),
+        ValueError,
+        r"weights have shape \(7, 1\)",
+    ),
+    "search batch": (
+        lambda: step(search_batch=(X, None)),
+        ValueError,
+        "search_batch has no targets",
+    ),
+    "ratio batch": (lambda: step(ratio_batch=X), TypeError, r"ratio_batch must be \(inputs, targets\)"),
+    "float classes": (
+        lambda: step(with_model(mlp, ng.Categorical()), batch=(X, jnp.ones(7))),
+        ValueError,
+        r"Categorical targets have shape \(7,\) and dtype float64; logits of shape \(7, 3\) need integer classes",
+    ),
+    "classes in a column": (
+        lambda: step(with_model(mlp, ng.Categorical()), batch=(X, jnp.ones((7, 1), jnp.int32))),
+        ValueError,
+        r"need integer classes of shape \(7,\) or one-hot rows of shape \(7, 3\)",
+    ),
+    "integer parameters": (
+        lambda: step(params=[{"w": jnp.ones((3, 3), jnp.int32)}]),
+        TypeError,
+        r"params holds an array of int32.*eqx.partition.*nnx.split",
+    ),
+    "a float among the parameters": (
+        lambda: step(params={"w": 1.0}),
+        TypeError,
+        r"params holds float: every leaf must be a floating array",
+    ),
+    "a key among the parameters": (
+        lambda: OPT.init({"w": jnp.ones(3), "key": jax.random.key(0)}),
+        TypeError,
+        r"params holds an array of key.*eqx.partition",
+    ),
+    "no parameters": (lambda: OPT.init({}), ValueError, "params has no arrays"),
+    "learning_rate with a search": (
+        lambda: step(ng.natural_gradient(mlp, ng.Bernoulli(), search=ng.LineSearch()), learning_rate=0.1),
+        ValueError,
+        "learning_rate= was given, but LineSearch chooses the step length",
+    ),
+    "labels handed to Fisher": (
+        lambda: step(metric_inputs=X, metric_targets=T),
+        ValueError,
+        "Fisher takes no labels: its expectation is over the model's own distribution",
+    ),
+    "labels beside the metric inputs": (
+        lambda: step(metric_inputs=(X, T)),
+        ValueError,
+        "metric_inputs must look like the batch's inputs, without labels",
+    ),
+    "metric inputs of another shape": (
+        lambda: step(metric_inputs=X[:, :2]),
+        ValueError,
+        r"metric_inputs have shape \(7, 2\); the batch's inputs \(7, 3\)",
+    ),
+    "metric weights of another length": (
+        lambda: step(metric_inputs=X, metric_weights=W[:3]),
+        ValueError,
+        r"weights have shape \(3,\)",
+    ),
+    "metric targets alone": (
+        lambda: step(ng.natural_gradient(mlp, ng.Bernoulli(), metric=ng.EmpiricalFisher()), metric_targets=T),
+        ValueError,
+        "metric_targets= was given without metric_inputs=",
+    ),
+    "a metric that needs labels": (
+        lambda: step(ng.natural_gradient(mlp, ng.Bernoulli(), metric=ng.EmpiricalFisher()), metric_inputs=X),
+        ValueError,
+        "EmpiricalFisher is defined by labels: give metric_targets= beside metric_inputs=",
+    ),
+    "a given gradient, but the ratio needs targets": (
+        lambda: step(batch=(X, None), gradient=CASE.params),
+        ValueError,
+        "batch has no targets, and its loss is needed",
+    ),
+    "a given gradient, but the metric needs targets": (
+        lambda: step(
+            ng.natural_gradient(mlp, ng.Bernoulli(), metric=ng.EmpiricalFisher(), damping=ng.Constant(1.0)),
+            batch=(X, None),
+            gradient=CASE.params,
+        ),
+        ValueError,
+        "batch has no targets",
+    ),
+    "a gradient of another shape": (
+        lambda: step(gradient=CASE.params[:1]),
+        ValueError,
+        "gradient must have the structure and shapes of params",
+    ),
+    "a search in a metric there is not": (
+        lambda: step(ng.sgd(mlp, ng.Bernoulli(), search=ng.KLRadius(1.0))),
+        ValueError,
+        "KLRadius measures steps in the metric, and this direction has none",
+    ),
+    "a model without an example axis": (
+        lambda: step(with_model(lambda p, x: jnp.sum(mlp(p, x)))),
+        ValueError,
+        r"The model returned shape \(\) for inputs of \[7\] examples: its first axis must be the example axis",
+    ),
+    "a model with another example axis": (
+        lambda: step(with_model(lambda p, x: mlp(p, x).T)),
+        ValueError,
+        r"The model returned shape \(3, 7\)",
+    ),
+    "a model that returns integers": (
+        lambda: step(with_model(lambda p, x: jnp.argmax(mlp(p, x), 1))),
+        ValueError,
+        "The model must return floating arrays",
+    ),
+    "a model that returns nothing": (
+        lambda: step(with_model(lambda p, x: None)),
+        ValueError,
+        "The model must return floating arrays",
+    ),
+    "a list for a Product": (
+        lambda: step(
+            with_model(lambda p, x: [mlp(p, x), mlp(p, x)], ng.Product(ng.Bernoulli(), ng.Gaussian())),
+            batch=(X, (T, T)),
+        ),
+        ValueError,
+        "A Product of 2 likelihoods needs a model that returns a tuple of 2 outputs",
+    ),
+    "one target for a Product": (
+        lambda: step(
+            with_model(lambda p, x: (mlp(p, x), mlp(p, x)), ng.Product(ng.Bernoulli(), ng.Gaussian())),
+            batch=(X, T),
+        ),
+        ValueError,
+        "Product targets must be a tuple of 2 entries",
+    ),
+    "an objective of another shape": (
+        lambda: step(ng.natural_gradient(mlp, ng.Bernoulli(), objective=lambda r, t: jnp.mean(r))),
+        ValueError,
+        r"objective returned shape \(\); it must give one number an example, \(7,\)",
+    ),
+    "a loss of another shape": (
+        lambda: step(
+            ng.natural_gradient(
+                mlp, ng.Likelihood.from_loss(lambda r, t: (r - t) ** 2), metric=ng.GaussNewton()
+            )
+        ),
+        ValueError,
+        r"loss returned shape \(7, 3\); it must give one number an example",
+    ),
+    "a bare loss and Fisher": (
+        lambda: step(with_model(mlp, ng.Likelihood.from_loss(lambda r, t: jnp.sum((r - t) ** 2, 1)))),
+        TypeError,
+        "from_loss defines no distribution, so no Fisher",
+    ),
+}
+
+BAD_PARTS = {
+    "negative damping": (lambda: ng.Constant(-1.0), r"Constant\(-1.0\): damping cannot be negative"),
+    "NaN damping": (lambda: ng.Constant(np.nan), "damping cannot be negative"),
+    "negative first damping": (lambda: ng.LevenbergMarquardt(-3.0), "outside its bounds .*, or not positive"),
+    "zero damping": (lambda: ng.LevenbergMarquardt(0.0), "not positive"),
+    "unknown reduction": (lambda: ng.LevenbergMarquardt(reduction="cubic"), 'choose "quadratic" or "linear"'),
+    "thresholds": (lambda: ng.LevenbergMarquardt(low=0.9), "low < high"),
+    "learning_rate and search": (
+        lambda: ng.natural_gradient(mlp, ng.Bernoulli(), learning_rate=1.0, search=ng.LineSearch()),
+        "Give learning_rate= or search=LineSearch, not both",
+    ),
+    "learning_rate and search of sgd": (
+        lambda: ng.sgd(mlp, ng.Bernoulli(), learning_rate=1.0, search=ng.LineSearch()),
+        "not both",
+    ),
+    "negative l2": (lambda: ng.sgd(mlp, ng.Bernoulli(), l2=-1.0), "l2=-1.0: a penalty cannot be negative"),
+    "max_norm": (lambda: ng.sgd(mlp, ng.Bernoulli(), max_norm=0.0), "max_norm=0.0: give a positive length"),
+    "microbatch": (lambda: ng.sgd(mlp, ng.Bernoulli(), microbatch=0), "microbatch=0: give a positive number"),
+    "scale": (lambda: ng.Gaussian(-1.0), "the standard deviation must be positive"),
+    "radius": (lambda: ng.KLRadius(0.0), "both must be positive"),
+    "line search": (lambda: ng.LineSearch(maxprobes=0), "LineSearch needs"),
+    "samples": (lambda: ng.MonteCarloFisher(0), "at least one sample"),
+    "empty product": (lambda: ng.Product(), "one weight for each"),
+    "nested product": (lambda: ng.Product(ng.Product(ng.Bernoulli())), "flatten the inner Product"),
+    "product weights": (lambda: ng.Product(ng.Bernoulli(), weights=(1.0, 2.0)), "one weight for each"),
+}
+
+BAD_TYPES = {
+    "a class for a likelihood": (
+        lambda: ng.sgd(mlp, ng.Bernoulli),
+        "likelihood is the class Bernoulli: give an instance, with parentheses",
+    ),
+    "no likelihood": (lambda: ng.sgd(mlp, "bernoulli"), "likelihood must be a natgrad likelihood"),
+    "no model": (
+        lambda: ng.sgd(CASE.params, ng.Bernoulli()),
+        r"model must be a function: model\(params, inputs\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("call", BAD_STEPS)
+def test_bad_steps(call):
+    run, kind, sentence = BAD_STEPS[call]
+    with pytest.raises(kind, match=sentence) as caught:
+        run()
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("call", BAD_PARTS)
+def test_bad_parts(call):
+    run, sentence = BAD_PARTS[call]
+    with pytest.raises(ValueError, match=sentence):
+        run()
+
+
+@pytest.mark.parametrize("call", BAD_TYPES)
+def test_bad_types(call):
+    run, sentence = BAD_TYPES[call]
+    with pytest.raises(TypeError, match=sentence):
+        run()
+
+
+def test_metric_product_refuses_what_the_step_refuses():
+    with pytest.raises(ValueError, match="Fisher takes no targets"):
+        ng.metric_product(mlp, ng.Bernoulli(), CASE.params, X, targets=T)
+    with pytest.raises(ValueError, match="EmpiricalFisher is defined by the data's targets: give targets="):
+        ng.metric_product(mlp, ng.Bernoulli(), CASE.params, X, metric=ng.EmpiricalFisher())
+    with pytest.raises(ValueError, match="GaussNewton is defined by the data's targets"):
+        ng.metric_product(
+            mlp, ng.Likelihood.from_loss(lambda r, t: r[:, 0]), CASE.params, X, metric=ng.GaussNewton()
+        )
+    with pytest.raises(TypeError, match="HessianOperator has no factor"):
+        ng.metric_product(mlp, ng.Bernoulli(), CASE.params, X, metric=ng.Hessian(), targets=T).factor(
+            CASE.params
+        )
+
+
+def test_a_bad_call_is_refused_under_jit_too():
+    with pytest.raises(ValueError, match="targets have shape"):
+        jax.jit(OPT.step)(CASE.params, OPT.init(CASE.params), (X, T[:5]))
