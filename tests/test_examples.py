@@ -1,0 +1,23 @@
+"""The examples run, and show what they say."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_natural_gradient_leaves_a_plateau_on_which_gradient_descent_stalls(tmp_path):
+    pytest.importorskip("matplotlib")
+    left = load("plateau").main(out=tmp_path / "plateau.png", steps=40)
+    assert left["natural gradient"] <= 12
+    assert all(step is None for name, step in left.items() if name != "natural gradient")
+    assert (tmp_path / "plateau.png").stat().st_size > 5_000
