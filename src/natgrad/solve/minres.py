@@ -28,6 +28,8 @@ class MINRES:
     """Bound on the estimate of cond(A)."""
     backward_error: bool = False
     """Stop on ‖r‖ ≤ rtol (‖A‖‖x‖ + ‖b‖) instead."""
+    reorthogonalize: int = 0
+    """Make each Lanczos vector orthogonal to this many before it."""
 
     def __call__(
         self,

@@ -39,9 +39,9 @@ class MinresQLP:
     rtol: float = 1e-5
     """Relative tolerance of both tests; 0 switches the tests off and runs `maxiter` iterations."""
     maxxnorm: float | None = None
-    """Bound on ‖x‖, which decides the rank: a component that would exceed it on a problem that looks like
-    least squares is left out. None means 10⁵‖b‖/‖A‖ in float64 and 10³‖b‖/‖A‖ in float32 (with ‖b‖ rounded
-    to a power of two), for such problems only."""
+    """Bound on ‖x‖, which decides the rank: a component that would exceed it is left out. None means 10⁵‖b‖/‖A‖
+    in float64 and 10³‖b‖/‖A‖ in float32 (‖b‖ rounded to a power of two), and only where the problem looks like
+    least squares, so that ill-conditioned systems may still be solved."""
     max_condition: float | None = None
     """Bound on the estimate of cond(A) (`Acondlim`); None means 0.1/eps of the dtype, at most 10¹⁵."""
     qlp_condition: float = 1.0
@@ -50,6 +50,10 @@ class MinresQLP:
     backward_error: bool = False
     """Stop on the official test ‖r‖ ≤ rtol (‖A‖‖x‖ + ‖b‖) instead. It can hold long before ‖r‖ ≤ rtol ‖b‖ does,
     and then the reason is BACKWARD_STABLE, not SOLVED."""
+
+    reorthogonalize: int = 0
+    """Make each Lanczos vector orthogonal to this many before it, which are kept in memory. Ill-conditioned
+    indefinite systems then need about n iterations instead of many times n."""
 
     def __call__(
         self,
@@ -103,6 +107,7 @@ class _Rules(NamedTuple):
     max_length: Array
     absolute_length: bool
     """Whether ‖x‖ itself is bounded, always, or ‖A‖‖x‖/‖b‖, when the problem looks like least squares."""
+    reorthogonalize: int
     reduction: Array
     budget: Array
 
@@ -119,6 +124,7 @@ def _rules(solver: Any, always_minres: bool, dtype: Any, unit: Array, goal: Goal
         max_condition=max_condition,
         max_length=jnp.asarray(max_length, dtype) if solver.maxxnorm is None else solver.maxxnorm / unit,
         absolute_length=solver.maxxnorm is not None,
+        reorthogonalize=solver.reorthogonalize,
         reduction=AIM * goal.reduction,
         budget=goal.budget,
     )
@@ -152,7 +158,7 @@ class _State(NamedTuple):
 
 def _krylov(rules: _Rules, product: Operator, precondition: Operator | None, b: Tree) -> Attempt:
     """Solve A x = b from zero until the goal, a limit or a breakdown."""
-    state = _initial(rules, lanczos.start(b, precondition))
+    state = _initial(rules, lanczos.start(b, precondition, rules.reorthogonalize))
     beta = state.lanczos.beta
     state = jax.lax.while_loop(
         lambda s: (s.reason == RUNNING) & (s.iteration < rules.budget),
@@ -163,7 +169,7 @@ def _krylov(rules: _Rules, product: Operator, precondition: Operator | None, b: 
     if rules.always_minres:
         x = state.vectors.sum
     else:
-        drop_last = state.reason == Reason.LEAST_SQUARES
+        drop_last = (state.reason == Reason.LEAST_SQUARES) | (state.reason == Reason.X_TOO_LARGE)
         x = assemble(state.vectors, scalars.right, scalars.in_qlp, drop_last)
     return Attempt(x, state.iteration, scalars.norm, scalars.condition, scalars.normal, state.reason)
 
@@ -218,15 +224,17 @@ def _step(
     singular = gamma <= tiny
     max_length = rules.max_length if rules.absolute_length else rules.max_length / norm
     like_least_squares = jnp.minimum(old.relative_normal, relative_normal) < old.relative_residual
-    overlong = (jnp.hypot(settled, right.mu) > max_length) & like_least_squares
-    too_large = overlong | (rules.absolute_length & (settled >= max_length))
-    cut = singular | too_large
+    bounded = like_least_squares | rules.absolute_length
+    overlong = (jnp.hypot(settled, right.mu) > max_length) & bounded
+    # The blow-up may show first in the component before the last: then the step before it was the last good one.
+    too_late = (settled >= max_length) & bounded
+    cut = singular | overlong
     right = right._replace(mu=jnp.where(cut, 0, right.mu))
     length = jnp.hypot(settled, right.mu)
     relative_residual = left.phi / (norm * length + beta_1)
 
     reason = jnp.where(singular | (condition >= rules.max_condition), Reason.ILL_CONDITIONED, RUNNING)
-    reason = jnp.where(too_large, Reason.X_TOO_LARGE, reason)
+    reason = jnp.where(overlong, Reason.X_TOO_LARGE, reason)
     if rules.rtol > 0:
         eps = jnp.finfo(norm.dtype).eps
         reason = jnp.where(norm * length * eps >= beta_1, Reason.STALLED, reason)
@@ -245,10 +253,11 @@ def _step(
         passage = jnp.where(old.in_qlp, moves, qlp_map_after_minres(moves, old.right))
         moves = jnp.where(in_qlp, passage, minres_map(column, cut))
 
-    # A space that is exhausted (β_k = 0) and a step that is not finite leave everything as it was.
+    # A space that is exhausted (β_k = 0) and a step that is too late or not finite leave everything as it was.
     exhausted = beta == 0
+    reason = jnp.where(too_late, Reason.X_TOO_LARGE, reason)
     reason = _unless_broken(next_lanczos, jnp.where(exhausted, RUNNING, reason))
-    usable = jnp.isfinite(next_beta) & ~exhausted
+    usable = jnp.isfinite(next_beta) & ~exhausted & ~too_late
     new = _Scalars(
         left=left,
         right=right,

@@ -1,0 +1,87 @@
+"""CG's own: Martens' stop, the snapshots, the estimates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from natgrad.solve import CG, Reason
+from natgrad.solve.cg import _stagnates, snapshot_iterations
+
+RNG = np.random.default_rng(3)
+D = np.geomspace(1, 1e-3, 200)
+B = RNG.normal(size=200)
+
+
+def solve(x0=None, **options):
+    return jax.jit(lambda b, x0: CG(**options)(lambda v: D * v, b, x0))(B, x0)
+
+
+def martens(values, epsilon):
+    """The rule, word for word, on a recorded sequence: the first k at which it stops."""
+    for k in range(1, len(values)):
+        K = max(10, int(np.ceil(0.1 * k)))
+        if k > K and values[k] < 0 and (values[k] - values[k - K]) / values[k] < K * epsilon:
+            return k
+    return None
+
+
+def test_stop_rule_on_a_recorded_sequence():
+    values = -1 + 0.9 ** np.arange(200.0)
+    stops = [bool(_stagnates(jnp.asarray(values), jnp.asarray(k), 5e-4)) for k in range(1, 200)]
+    assert stops.index(True) + 1 == martens(values, 5e-4)
+    assert not any(bool(_stagnates(jnp.asarray(values), jnp.asarray(k), 5e-4)) for k in range(11))
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_progress_stops_where_the_quadratic_says(warm):
+    x0 = 0.95 * RNG.normal(size=200) if warm else None
+    solution = solve(x0, maxiter=150, rtol=0.0, progress=5e-4)
+    assert Reason.name_of(solution.reason) == "progress"
+    iterates = [x0 if warm else np.zeros(200)]
+    iterates += [solve(x0, maxiter=k, rtol=0.0).x for k in range(1, int(solution.iterations) + 1)]
+    values = [0.5 * x @ (D * x) - B @ x for x in map(np.asarray, iterates)]
+    assert martens(values, 5e-4) == solution.iterations
+
+
+def test_snapshot_grid():
+    assert snapshot_iterations(30) == (5, 7, 9, 11, 15, 19, 25)
+    assert len(snapshot_iterations(250)) + 1 == 16
+
+
+@pytest.mark.parametrize("maxiter", [3, 5, 12, 15])
+def test_snapshots_are_the_iterates(maxiter):
+    solution = solve(maxiter=maxiter, rtol=0.0, snapshots=True)
+    stored = int(solution.snapshots.stored)
+    grid = [k for k in snapshot_iterations(maxiter)]
+    expected = grid if grid and grid[-1] == maxiter else [*grid, maxiter]
+    assert list(solution.snapshots.iterations[:stored]) == expected
+    np.testing.assert_array_equal(solution.snapshots.iterates[stored - 1], solution.x)
+    for row, k in enumerate(expected):
+        np.testing.assert_allclose(
+            solution.snapshots.iterates[row], solve(maxiter=k, rtol=0.0).x, rtol=1e-9, atol=1e-12
+        )
+
+
+def test_estimates_are_lower_bounds():
+    solution = solve(maxiter=200, rtol=1e-8)
+    assert 0.5 < solution.norm <= 1 + 1e-12
+    assert 20 < solution.condition <= 1e3
+
+
+def test_integer_spectrum_ends_in_as_many_steps():
+    d = np.tile([1.0, 2.0, 3.0, 4.0], 5)
+    solution = jax.jit(lambda b: CG(20, 1e-12)(lambda v: d * v, b))(B[:20])
+    assert solution.iterations == 4
+    np.testing.assert_allclose(solution.x, B[:20] / d, rtol=1e-11)
+
+
+def test_a_belied_recurrence_starts_again():
+    """float32, where the recurred residual drifts from the true one."""
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.normal(size=(60, 60)))[0]
+    A = ((Q * np.geomspace(1, 1e-2, 60)) @ Q.T).astype(np.float32)
+    b = (A @ rng.normal(size=60)).astype(np.float32)
+    solution = jax.jit(lambda: CG(500, 3e-7)(lambda v: A @ v, b))()
+    r = np.linalg.norm(b - A.astype(np.float64) @ np.asarray(solution.x, np.float64)) / np.linalg.norm(b)
+    assert solution.reason != Reason.SOLVED or r <= 1e-6

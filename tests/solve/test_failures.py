@@ -1,0 +1,176 @@
+"""Every way to fail has its name, x stays finite, and the solver works again afterwards."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from natgrad.solve import CG, MINRES, MinresQLP, Reason
+
+SOLVERS = {"cg": CG(25, 1e-10), "minres": MINRES(25, 1e-10), "minres-qlp": MinresQLP(25, 1e-10)}
+by_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
+N = 12
+
+
+def system(seed=0):
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(rng.normal(size=(N, N)))[0]
+    return (Q * np.geomspace(1, 0.05, N)) @ Q.T, rng.normal(size=N)
+
+
+class Saboteur:
+    """Puts a bad number into the k-th application of a map, counted across the whole solve."""
+
+    def __init__(self):
+        self.calls, self.at, self.value = 0, -1, np.nan
+
+    def arm(self, at, value):
+        self.calls, self.at, self.value = 0, at, value
+
+    def __call__(self, v):
+        self.calls += 1
+        if self.calls == self.at:
+            v = v.copy()
+            v[self.calls % v.size] = self.value
+        return v
+
+
+@by_solver
+def test_injections_at_any_iteration(solver):
+    """A and the preconditioner go bad at any of their applications, the final check included."""
+    A, b = system()
+    product, inverse = Saboteur(), Saboteur()
+    like = jax.ShapeDtypeStruct((N,), jnp.float64)
+
+    def through(saboteur, v):
+        return jax.pure_callback(lambda u: saboteur(np.asarray(u)), like, v, vmap_method="sequential")
+
+    run = jax.jit(
+        lambda b: solver(lambda v: through(product, A @ v), b, None, lambda r: through(inverse, r / 2))
+    )
+    product.arm(-1, 0.0)
+    inverse.arm(-1, 0.0)
+    healthy = jax.block_until_ready(run(b))
+    assert healthy.reason == Reason.SOLVED
+    applications = product.calls
+    done = 0
+    for value in (np.nan, np.inf, -np.inf):
+        for saboteur, other in ((product, inverse), (inverse, product)):
+            for at in range(1, int(healthy.iterations) + 1 + (saboteur is product)):
+                saboteur.arm(at, value)
+                other.arm(-1, 0.0)
+                solution = jax.block_until_ready(run(b))
+                assert saboteur.calls >= at
+                assert Reason.name_of(solution.reason) == "nonfinite", (value, at)
+                assert np.isfinite(solution.x).all()
+                done += 1
+    assert done >= 6 * 11
+    assert applications >= int(healthy.iterations) + 1
+    # Reusable: the same compiled solver, healthy again, gives the same bits.
+    product.arm(-1, 0.0)
+    inverse.arm(-1, 0.0)
+    np.testing.assert_array_equal(run(b).x, healthy.x)
+
+
+@by_solver
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_injections_into_the_data(solver, dtype):
+    """200 bad numbers a case in A, b, x0 and the preconditioner: 1,200 in the six cases."""
+    rng = np.random.default_rng(1)
+    A, b = system()
+    count = 200
+    As, bs = np.repeat(A[None], count, 0), np.repeat(b[None], count, 0)
+    x0s, Ms = np.zeros((count, N)), np.ones((count, N))
+    for i in range(count):
+        bad = rng.choice([np.nan, np.inf, -np.inf])
+        j, k = rng.integers(N, size=2)
+        target = (As, bs, x0s, Ms)[i % 4]
+        if i % 4 == 0:
+            As[i, j, k] = As[i, k, j] = bad
+        else:
+            target[i, j] = bad
+
+    @jax.jit
+    @jax.vmap
+    def run(A, b, x0, M):
+        return solver(lambda v: A @ v, b, x0, lambda r: M * r)
+
+    solution = run(*(v.astype(dtype) for v in (As, bs, x0s, Ms)))
+    assert {Reason.name_of(reason) for reason in solution.reason} == {"nonfinite"}
+    assert np.isfinite(solution.x).all()
+
+
+@by_solver
+def test_zero_right_hand_side(solver):
+    A, _ = system()
+    solution = jax.jit(lambda x0: solver(lambda v: A @ v, jnp.zeros(N), x0))(jnp.ones(N))
+    assert Reason.name_of(solution.reason) == "zero rhs"
+    assert not np.any(solution.x)
+    assert solution.residual == 0
+
+
+@by_solver
+def test_maxiter(solver):
+    A, b = system()
+    solution = jax.jit(lambda: type(solver)(maxiter=2, rtol=1e-10)(lambda v: A @ v, b))()
+    assert Reason.name_of(solution.reason) == "maxiter"
+    np.testing.assert_allclose(solution.residual, np.linalg.norm(b - A @ solution.x), rtol=1e-12)
+
+
+def test_cg_names_an_indefinite_operator_and_keeps_the_last_good_iterate():
+    d = np.array([1.0, 2.0, 3.0, -1.0])
+    solution = jax.jit(lambda: CG(20, 1e-8)(lambda v: d * v, jnp.array([1.0, 1.0, 1.0, 1e-3])))()
+    assert Reason.name_of(solution.reason) == "indefinite"
+    assert solution.residual < np.sqrt(3)
+
+
+@pytest.mark.parametrize("kind", [MINRES, MinresQLP])
+def test_indefinite_preconditioner(kind):
+    A, b = system()
+    M = np.where(np.arange(N) % 2, 1.0, -1.0)
+    solution = jax.jit(lambda: kind(20, 1e-8)(lambda v: A @ v, b, precondition=lambda r: M * r))()
+    assert Reason.name_of(solution.reason) == "indefinite"
+    assert np.isfinite(solution.x).all()
+
+
+def test_x_too_large():
+    d = np.array([1.0, 2.0, 3.0, 1e-9])
+    solution = jax.jit(lambda: MinresQLP(20, 1e-14, maxxnorm=1e3)(lambda v: d * v, jnp.ones(4)))()
+    assert Reason.name_of(solution.reason) == "x too large"
+    assert np.linalg.norm(solution.x) <= 1e3
+
+
+def test_ill_conditioned():
+    d = np.geomspace(1, 1e-6, 12)
+    solution = jax.jit(lambda: MinresQLP(60, 1e-12, max_condition=1e3)(lambda v: d * v, d))()
+    assert Reason.name_of(solution.reason) == "ill conditioned"
+
+
+@by_solver
+def test_stalled_when_rounding_forbids_the_tolerance(solver):
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.normal(size=(30, 30)))[0]
+    A = (Q * np.geomspace(1, 1e-8, 30)) @ Q.T
+    tight = type(solver)(maxiter=3000, rtol=1e-15)
+    solution = jax.jit(lambda: tight(lambda v: A @ v, A @ rng.normal(size=30)))()
+    assert Reason.name_of(solution.reason) in ("stalled", "maxiter", "least squares")
+    assert solution.residual > 0
+
+
+def test_dead_pixel():
+    """A zero row with a zero in b: where an elementwise test divides 0 by 0."""
+    A, b = system()
+    A[3] = A[:, 3] = b[3] = 0
+    for solver in SOLVERS.values():
+        solution = jax.jit(lambda solver=solver: solver(lambda v: A @ v, b))()
+        assert solution.reason == Reason.SOLVED
+        assert solution.x[3] == 0
+
+
+def test_scipy_minres_failure_is_least_squares_here():
+    """diag(1, 2, 3, 0), b = 1: SciPy's minres says info 0 with an entry of 7·10¹⁵."""
+    d = jnp.array([1.0, 2.0, 3.0, 0.0])
+    solution = jax.jit(lambda: MinresQLP(rtol=1e-10)(lambda v: d * v, jnp.ones(4)))()
+    assert Reason.name_of(solution.reason) == "least squares"
+    np.testing.assert_allclose(solution.x, [1, 1 / 2, 1 / 3, 0], atol=1e-12)
+    np.testing.assert_allclose(solution.residual, 1, rtol=1e-12)

@@ -1,0 +1,189 @@
+"""The official values of MINRES-QLP (Choi, Paige & Saunders 2011; TOMS algorithm 937), by name."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from natgrad.solve import MinresQLP, Reason
+from natgrad.solve.reflections import reflect
+
+HUGE, TINY = float(np.finfo(np.float64).max), float(np.finfo(np.float64).tiny)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (0, 0, (1, 0, 0)),
+        (0, 2, (0, 1, 2)),
+        (0, -2, (0, -1, 2)),
+        (2, 0, (1, 0, 2)),
+        (-2, 0, (-1, 0, 2)),
+        (6, -8, (0.6, -0.8, 10)),
+        (8, 6, (0.8, 0.6, 10)),
+        (6 * (HUGE / 100), 8 * (HUGE / 100), (0.6, 0.8, HUGE / 10)),
+        (6 * TINY, 8 * TINY, (0.6, 0.8, 10 * TINY)),
+        (HUGE / 10, TINY, (1, 0, HUGE / 10)),
+    ],
+)
+def test_symortho(a, b, expected):
+    found = reflect(jnp.asarray(a, jnp.float64), jnp.asarray(b, jnp.float64))
+    np.testing.assert_allclose(found, expected, rtol=4e-16, atol=1e-300)
+
+
+@cache
+def _compiled(preconditioned, **options):
+    def solve(d, b, shift, M):
+        inverse = (lambda r: r / M) if preconditioned else None
+        return MinresQLP(**options)(lambda v: d * v, b, precondition=inverse, shift=-shift)
+
+    return jax.jit(solve)
+
+
+def diagonal_case(n, shift=0.0, singular=False, inconsistent=False, precondition=None, **options):
+    """The official driver: d_j = j/n, x = (n, …, 1), the last two d zero if singular."""
+    d, x = np.arange(1, n + 1) / n, np.arange(n, 0, -1.0)
+    if singular:
+        d[-2:] = x[-2:] = 0
+    b = (d - shift) * x
+    if inconsistent:
+        b[-2:] = 1
+    M = np.ones(n)
+    if precondition is not None:
+        M = np.abs(d - shift)
+        M[9::10] += precondition
+    options = {
+        "rtol": 1e-12,
+        "maxiter": 3 * n,
+        "maxxnorm": 1e8,
+        "qlp_condition": 1e7,
+        "backward_error": True,
+    } | options
+    solution = _compiled(precondition is not None, **options)(d, b, shift, M)
+    error = np.linalg.norm(solution.x - x) / np.linalg.norm(x)
+    return solution, error
+
+
+NONSINGULAR = {
+    "n=2": (dict(n=2), 2, 0.92195, 1.7000, None),
+    "n=3": (dict(n=3), 3, 0.84686, 2.1087, None),
+    "n=4": (dict(n=4), 4, 0.80139, 2.3113, None),
+    "n=4 shift .01": (dict(n=4, shift=0.01), 4, 0.79483, 2.4183, None),
+    "n=50": (dict(n=50), 45, 0.65841, 11.664, 8.9e-13),
+    "n=50 shift .01": (dict(n=50, shift=0.01), 46, 0.65195, 23.632, 2.0e-12),
+    "n=4 singular consistent": (dict(n=4, singular=True), 2, 0.48088, 1.8500, None),
+    "n=4 singular shift .3": (dict(n=4, singular=True, shift=0.3), 2, 0.19935, 3.9741, None),
+    "n=50 singular consistent": (dict(n=50, singular=True), 44, 0.65701, 11.737, 6.8e-13),
+    "n=50 preconditioned, perturbed by 0.1": (dict(n=50, precondition=0.1), 6, 0.99134, 1.3394, None),
+}
+
+
+@pytest.mark.parametrize("name", NONSINGULAR)
+def test_diagonal(name):
+    case, iterations, norm, condition, printed_error = NONSINGULAR[name]
+    solution, error = diagonal_case(**case)
+    assert solution.iterations == iterations
+    np.testing.assert_allclose(solution.norm, norm, atol=5.1e-6)
+    np.testing.assert_allclose(solution.condition, condition, rtol=5e-5)
+    assert error <= np.finfo(np.float64).eps * case["n"] * condition * 10 or printed_error
+    if printed_error is not None:
+        np.testing.assert_allclose(error, printed_error, rtol=0.06)
+    assert solution.reason in (Reason.SOLVED, Reason.BACKWARD_STABLE)
+
+
+def test_diagonal_one_unknown():
+    solution, error = diagonal_case(1)
+    assert (solution.iterations, solution.reason, error) == (1, Reason.SOLVED, 0)
+
+
+@pytest.mark.parametrize("n", [2, 50])
+def test_exact_preconditioner_needs_one_iteration(n):
+    solution, error = diagonal_case(n, precondition=0.0)
+    assert solution.iterations == 1
+    assert error < 1e-15
+
+
+def test_singular_inconsistent_4():
+    solution, error = diagonal_case(4, singular=True, inconsistent=True)
+    assert error < 1e-14
+    np.testing.assert_allclose(solution.x, [4, 3, 0, 0], atol=1e-13)
+    np.testing.assert_allclose(solution.residual, 1.4142, atol=5e-5)
+    # The official codes report the iteration before the one that found out.
+    assert solution.iterations - 1 == 2
+    assert solution.reason == Reason.LEAST_SQUARES
+
+
+def test_singular_inconsistent_50():
+    solution, error = diagonal_case(50, singular=True, inconsistent=True)
+    np.testing.assert_allclose(np.linalg.norm(solution.x), 207.17, atol=5e-3)
+    assert error < 3e-7
+    # 47 in the Matlab code, 46 in the Fortran one: x grows a hundredfold per iteration, and rounding decides.
+    assert solution.iterations - 1 in (46, 47, 48)
+    assert solution.reason == Reason.X_TOO_LARGE
+
+
+@pytest.mark.parametrize("qlp_condition", [1, 1.5, 3, 8])
+def test_passage_from_minres_changes_nothing(qlp_condition):
+    for case in (dict(n=50), dict(n=50, singular=True, inconsistent=True)):
+        reference, _ = diagonal_case(**case)
+        solution, _ = diagonal_case(**case, qlp_condition=qlp_condition)
+        assert solution.iterations == reference.iterations
+        np.testing.assert_allclose(solution.x, reference.x, rtol=0, atol=1e-5)
+
+
+def test_default_parameters_and_single_precision():
+    d, x = np.arange(1, 51) / 50, np.arange(50, 0, -1.0)
+    for dtype, bound, rtol in ((np.float64, 1e-6, 1e-8), (np.float32, 1e-3, 1e-5)):
+        D, b = jnp.asarray(d, dtype), jnp.asarray(d * x, dtype)
+        solution = jax.jit(lambda D, b, rtol=rtol: MinresQLP(rtol=rtol)(lambda v: D * v, b))(D, b)
+        assert solution.reason == Reason.SOLVED
+        assert np.linalg.norm(np.float64(solution.x) - x) / np.linalg.norm(x) < bound
+
+
+def test_tridiagonal_100_preconditioned():
+    """Matlab example 1: tridiag(−2, 4, −2), M = 4I, b = A·1."""
+
+    def A(v):
+        zero = jnp.zeros(1)
+        return 4 * v - 2 * jnp.concatenate([v[1:], zero]) - 2 * jnp.concatenate([zero, v[:-1]])
+
+    solution = MinresQLP(rtol=1e-10, maxiter=50)(A, A(jnp.ones(100)), precondition=lambda r: r / 4)
+    assert (solution.iterations, solution.reason) == (50, Reason.SOLVED)
+    np.testing.assert_allclose(solution.norm, 1.4491, atol=5e-5)
+    np.testing.assert_allclose(solution.condition, 2974.3, atol=0.06)
+    np.testing.assert_allclose(solution.x, 1, rtol=1e-12)
+
+
+def test_grid_matrix_2500():
+    """Matlab example 2: kron(B, B), B = tridiag(1, 1, 1) of 50: singular, indefinite, b = row sums."""
+
+    def B(V):
+        zero = jnp.zeros((1, 50))
+        return V + jnp.concatenate([V[1:], zero]) + jnp.concatenate([zero, V[:-1]])
+
+    def A(V):
+        return B(B(V).T).T
+
+    b = A(jnp.ones((50, 50)))
+    solution = MinresQLP(rtol=1e-5, maxxnorm=1e2)(A, b)
+    assert solution.reason == Reason.SOLVED
+    T = np.eye(50) + np.eye(50, k=1) + np.eye(50, k=-1)
+    lam, Q = np.linalg.eigh(T)
+    products = np.outer(lam, lam)
+    kept = np.abs(products) > 1e-10
+    shortest = Q @ (np.where(kept, Q.T @ np.array(b) @ Q, 0) / np.where(kept, products, 1)) @ Q.T
+    # The shortest solution is no longer than the one that made b; what rtol leaves is along small eigenvalues.
+    assert np.linalg.norm(solution.x) <= np.linalg.norm(shortest) * (1 + 1e-8)
+    assert np.linalg.norm(b - A(solution.x)) <= 1e-5 * np.linalg.norm(b)
+
+
+def test_singular_diagonal_21():
+    """Matlab example 3: diag(−10 … 10), b = 1: x_i = 1/d_i, and 0 where d = 0."""
+    d = np.arange(-10.0, 11)
+    solution = MinresQLP(rtol=1e-10, maxxnorm=1e2)(lambda v: jnp.asarray(d) * v, jnp.ones(21))
+    expected = np.where(d == 0, 0, 1 / np.where(d == 0, 1, d))
+    np.testing.assert_allclose(solution.x, expected, atol=1e-12)
+    assert solution.iterations - 1 == 20
+    assert solution.reason == Reason.LEAST_SQUARES
