@@ -87,14 +87,15 @@ def _draw_panel(panel: Axes, runs: list[Runs], axis: str) -> None:
     low, high = panel.get_ylim()
     panel.yaxis.set_major_formatter(FuncFormatter(_plain))
     panel.xaxis.set_major_formatter(FuncFormatter(_plain))
-    # Over less than about two decades a decade tick says too little.
-    if np.log10(high / low) < 2:
-        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    # Over less than about two decades a tick a decade says too little.
+    decades = np.log10(high / low)
+    if decades < 2:
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades > 1 else (1, 1.5, 2, 3, 4, 6)))
     panel.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _plain(value: float, _: Any = None) -> str:
-    return f"{value:,.0f}".replace(",", " ") if value >= 1 else f"{value:g}"
+    return f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:g}"
 
 
 def _title(header: dict[str, Any]) -> str:

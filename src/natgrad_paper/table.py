@@ -24,6 +24,7 @@ def summary(logs: list[RunLog]) -> Table:
         "training set at a time every method reached, on the test set at the end.",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
+        collapse_padding=True,
     )
     table.add_column("method", no_wrap=True)
     for column in ("final", f"at {moment:.0f} s" if moment else "at –", "test"):
