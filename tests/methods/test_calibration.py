@@ -7,6 +7,8 @@ import pytest
 
 import natgrad as ng
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 
 def net(params, inputs):
     return jnp.tanh(inputs @ params["a"]) @ params["b"]

@@ -10,6 +10,8 @@ import pytest
 import natgrad as ng
 from tests.methods.quadratic import EXACT, NO_DAMPING, iterates, model, preconditioned_cg, quadratic
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 PROBLEM = quadratic()
 STEPS = 5
 

@@ -7,6 +7,8 @@ import pytest
 
 import natgrad as ng
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 
 def net(params, inputs):
     return jnp.tanh(inputs @ params["a"] + params["c"]) @ params["b"]
@@ -43,8 +45,8 @@ MEASURING = [name for name, opt in METHODS.items() if opt.search.measures]
 
 @pytest.mark.parametrize("name", MEASURING)
 def test_a_search_that_measures_the_loss_never_raises_it(name):
-    """2,000 random problems and steps a method, five methods: wild initial weights, λ from 1e-6 to 1e3."""
-    opt, count = METHODS[name], 2000
+    """10,500 random problems and steps in all: wild initial weights, λ from 1e-6 to 1e3."""
+    opt, count = METHODS[name], 2500 if name != "ksd" else 500
     keys = jax.random.split(jax.random.key(7), count)
     scales = jnp.logspace(-1, 1.3, count, dtype=jnp.float32)
 
@@ -76,7 +78,8 @@ def test_cobyla_never_raises_the_loss_either():
 
 def spoil(batch, value):
     x, t = batch
-    return x.at[3, 1].set(value), t
+    # A tanh swallows an infinite input; no loss swallows an infinite target.
+    return x.at[3, 1].set(value), t.at[3, 1].set(value)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -84,18 +87,23 @@ def spoil(batch, value):
 def test_nan_is_refused_wherever_the_method_looks(name, value):
     opt = METHODS.get(name, COBYLA)
     params, batch = draw(jax.random.key(2))
-    state = opt.init(params)
-    params, state, info = opt.step(params, state, batch)
+    # Every batch is given apart, so that one compilation serves all cases.
+    good = {"batch": batch, "metric_inputs": batch[0], "search_batch": batch, "ratio_batch": batch}
+    params, state, info = opt.step(params, opt.init(params), **good)
+    assert info.accepted
     bad = spoil(batch, value)
-    batches = {"gradient": {"batch": bad}}
-    if opt.direction.needs_metric:
-        batches["metric"] = {"metric_inputs": bad[0]}
-    if opt.search.measures:
-        batches["search"] = {"search_batch": bad}
-    if opt.damping.needs_ratio:
-        batches["ratio"] = {"ratio_batch": bad}
-    for where, options in batches.items():
-        same, after, info = opt.step(params, state, **({"batch": batch} | options))
+    looks = {
+        "batch": True,
+        "metric_inputs": opt.direction.needs_metric,
+        "search_batch": opt.search.measures,
+        "ratio_batch": opt.damping.needs_ratio,
+    }
+    for where, matters in looks.items():
+        spoiled = good | {where: bad[0] if where == "metric_inputs" else bad}
+        same, after, info = opt.step(params, state, **spoiled)
+        if not matters:
+            assert info.accepted, where
+            continue
         assert not info.accepted, where
         assert "nonfinite" in ng.Outcome.name_of(info.reason), where
         jax.tree.map(np.testing.assert_array_equal, same, params)
@@ -103,7 +111,7 @@ def test_nan_is_refused_wherever_the_method_looks(name, value):
         assert all(np.all(np.isfinite(leaf)) for leaf in floats), where
         if opt.damping.needs_ratio:
             assert after.damping > state.damping, where
-        moved, _, info = opt.step(same, after, batch)
+        moved, _, info = opt.step(same, after, **good)
         assert info.accepted or ng.Outcome.name_of(info.reason) == "no decrease", where
         assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(moved))
 
@@ -113,7 +121,10 @@ def test_the_state_keeps_its_shape_and_one_compilation_serves(name, compilations
     opt = METHODS[name]
     params, batch = draw(jax.random.key(4))
     state = opt.init(params)
-    spec = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)  # noqa: E731
+
+    def spec(tree):
+        return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", None)), tree)
+
     params, state, _ = opt.step(params, state, batch)
     before = spec((params, state))
     assert before == spec((draw(jax.random.key(4))[0], opt.init(params)))

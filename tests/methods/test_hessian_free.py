@@ -9,6 +9,8 @@ import natgrad as ng
 from natgrad.search import Local
 from tests.methods.quadratic import model, quadratic
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 PROBLEM = quadratic()
 
 

@@ -11,6 +11,8 @@ import natgrad as ng
 from natgrad.directions import Here, Krylov
 from tests.methods.quadratic import iterates, model, preconditioned_cg, quadratic
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 PROBLEM = quadratic()
 
 

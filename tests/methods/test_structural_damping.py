@@ -7,6 +7,8 @@ import pytest
 
 import natgrad as ng
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 HIDDEN, TIMES, EXAMPLES = 3, 4, 5
 
 

@@ -8,6 +8,8 @@ import pytest
 import natgrad as ng
 from natgrad.directions import Here, Tonga
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 SIZE = 6
 
 
