@@ -246,6 +246,10 @@ def _judge(
         reason = jnp.where(rho < opt.reject, Outcome.REJECTED, reason)
     if opt.search.measures:
         reason = jnp.where(jnp.any(found.z != 0), reason, Outcome.NO_DECREASE)
+    if proposal.rows.solver is not None:
+        nothing = tree.max_abs(proposal.rows.rows) == 0
+        stuck = (proposal.rows.solver.reason == Reason.INDEFINITE) & nothing
+        reason = jnp.where(stuck, Outcome.NO_DIRECTION, reason)
     reason = jnp.where(loss_ok, reason, Outcome.NONFINITE_LOSS)
     reason = jnp.where(metric_ok, reason, Outcome.NONFINITE_METRIC)
     return jnp.where(gradient_ok, reason, Outcome.NONFINITE_GRADIENT)

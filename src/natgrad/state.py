@@ -23,6 +23,8 @@ class Outcome(IntEnum):
     """A search that measures the loss found nothing lower."""
     REJECTED = 5
     """ρ fell below the optimizer's `reject`."""
+    NO_DIRECTION = 6
+    """The solver met curvature that is not positive at once and gave nothing; a larger λ mends it."""
 
     @classmethod
     def name_of(cls, reason: Any) -> str:
