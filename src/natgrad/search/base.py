@@ -85,7 +85,7 @@ class KLRadius(Search):
     def __call__(self, probe: Probe, local: Local) -> Found:
         """Return the largest rate whose KL is within the radius."""
         one = jnp.ones_like(local.slopes)
-        curvature = metric_of(local, self).quadratic(tree.combine(one, local.rows))
+        curvature = metric_of(local, self).divergence(tree.combine(one, local.rows))
         # dᵀFd can be 0 (a dead direction): then the bound on the rate decides.
         rate = jnp.sqrt(2 * self.radius / jnp.maximum(curvature, jnp.finfo(one.dtype).tiny))
         return Found(jnp.where(jnp.isfinite(curvature), jnp.minimum(rate, self.max_rate), jnp.nan) * one)
