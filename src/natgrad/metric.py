@@ -210,6 +210,10 @@ class StructuralDamping(Metric):
         return Damper(mu, inner)
 
 
+OWN = (Fisher, MonteCarloFisher, DiagonalFisher, StructuralDamping)
+"""The metrics of the model's own distribution: labels have no place in them, and are refused."""
+
+
 def metric_product(
     model: Model,
     likelihood: Likelihood,
@@ -233,8 +237,9 @@ def metric_product(
     problem = Problem(model, likelihood, objective, microbatch)
     if metric.needs_targets(problem) and targets is None:
         raise ValueError(f"{type(metric).__name__} is defined by the data's targets: give targets=.")
-    if targets is not None and isinstance(metric, Fisher):
-        raise ValueError("Fisher takes no targets: its expectation is over the model's own distribution.")
+    if targets is not None and isinstance(metric, OWN):
+        name = type(metric).__name__
+        raise ValueError(f"{name} takes no targets: its expectation is over the model's own distribution.")
     examples = problem.examples(params, inputs, targets, weights, context)
     key = jax.random.key(0) if key is None else key
     return metric.operator(Place(problem, params, examples, context, key))
