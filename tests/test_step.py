@@ -235,3 +235,37 @@ def test_the_recipe_trains_with_its_defaults():
     assert loss[-1] < 0.8 * loss[0]
     assert damping[0] == 1
     assert state.damping < 1
+
+
+@pytest.mark.parametrize("metric", [ng.Hessian(), ng.GaussNewton()], ids=["hessian", "gauss-newton"])
+def test_a_solve_that_gives_nothing_is_refused_until_damping_makes_it_give_something(metric):
+    """Negative curvature −cos(0.3) at the start: CG stops at once with 0, which must not pass for a step."""
+
+    def model(params, x):
+        return jnp.broadcast_to(params, (x.shape[0], 1))
+
+    likelihood = ng.Likelihood.from_loss(lambda r, t: jnp.cos(r[:, 0]))
+    opt = ng.natural_gradient(
+        model, likelihood, metric=metric, damping=ng.LevenbergMarquardt(0.5), learning_rate=0.1
+    )
+    params, batch = jnp.array([0.3]), (jnp.ones((2, 1)), jnp.ones((2, 1)))
+    state = opt.init(params)
+    for _ in range(2):
+        params, state, info = opt.step(params, state, batch)
+        assert ng.Outcome.name_of(info.reason) == "no direction"
+        assert ng.Reason.name_of(info.solver.reason) == "indefinite"
+        assert params == 0.3
+    assert state.damping == 0.5 * 1.5**2
+    params, _, info = opt.step(params, state, batch)
+    assert info.accepted
+    assert params > 0.3
+
+
+def test_structural_damping_is_no_part_of_the_kl_radius():
+    """It shortens no step by itself: ½dᵀFd with the model's own F is the radius."""
+    metric = ng.Fisher() + ng.StructuralDamping(mlp, mu=3.0, tied=False)
+    opt = ng.natural_gradient(
+        mlp, ng.Bernoulli(), metric=metric, search=ng.KLRadius(1e-4), damping=ng.Constant(0.1)
+    )
+    _, _, info = opt.step(SMALL, opt.init(SMALL), (INPUTS, LABELS))
+    np.testing.assert_allclose(info.kl, 1e-4, rtol=1e-10)

@@ -87,6 +87,15 @@ BAD_STEPS = {
         ValueError,
         "Fisher takes no labels: its expectation is over the model's own distribution",
     ),
+    "labels handed to a sampled Fisher": (
+        lambda: step(
+            ng.natural_gradient(mlp, ng.Bernoulli(), metric=ng.MonteCarloFisher()),
+            metric_inputs=X,
+            metric_targets=T,
+        ),
+        ValueError,
+        "MonteCarloFisher takes no labels",
+    ),
     "labels beside the metric inputs": (
         lambda: step(metric_inputs=(X, T)),
         ValueError,
@@ -258,6 +267,8 @@ def test_bad_types(call):
 def test_metric_product_refuses_what_the_step_refuses():
     with pytest.raises(ValueError, match="Fisher takes no targets"):
         ng.metric_product(mlp, ng.Bernoulli(), CASE.params, X, targets=T)
+    with pytest.raises(ValueError, match="DiagonalFisher takes no targets"):
+        ng.metric_product(mlp, ng.Bernoulli(), CASE.params, X, metric=ng.DiagonalFisher(), targets=T)
     with pytest.raises(ValueError, match="EmpiricalFisher is defined by the data's targets: give targets="):
         ng.metric_product(mlp, ng.Bernoulli(), CASE.params, X, metric=ng.EmpiricalFisher())
     with pytest.raises(ValueError, match="GaussNewton is defined by the data's targets"):
