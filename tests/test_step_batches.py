@@ -228,6 +228,22 @@ def test_a_gradient_from_elsewhere_with_a_ratio_batch():
     close(found[2].rho, expected[2].rho, 1e-8)
 
 
+def test_the_search_probes_the_search_batch():
+    """The losses it compares are those of the search batch, and the point it takes is the lowest there."""
+    other = (X[:4] + 0.2, T[:4])
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), search=ng.LineSearch(refinements=8))
+    params, _, info = opt.step(PARAMS, opt.init(PARAMS), (X, T), search_batch=other)
+
+    def loss(p):
+        return jnp.mean(ng.Bernoulli().nll(mlp(p, other[0]), other[1]))
+
+    np.testing.assert_allclose(info.loss, loss(PARAMS), rtol=1e-12)
+    np.testing.assert_allclose(info.new_loss, loss(params), rtol=1e-12)
+    along = jax.tree.map(jnp.subtract, params, PARAMS)
+    _, slope = jax.jvp(loss, (params,), (along,))
+    assert abs(slope) < 1e-3 * (info.loss - info.new_loss)
+
+
 def test_max_norm_shortens_long_steps_and_leaves_short_ones():
     state = None
     for recipe, search in (
