@@ -165,7 +165,7 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Pro
 
 def probe(opt: Optimizer, params: Tree, data: Data, rows: Tree, z: Array) -> Array:
     """Return the loss on the search batch at θ + zᵀB."""
-    moved, _ = _move(opt, params, rows, z)
+    moved, _, _ = _move(opt, params, rows, z)
     return _loss(opt, moved, data, data.search_batch)
 
 
@@ -179,17 +179,18 @@ def commit(
     metric: Operator | None,
 ) -> tuple[Tree, State, Info]:
     """Take the step or refuse it, and let the damping rule answer."""
-    moved, step = _move(opt, params, proposal.rows.rows, found.z)
-    slope = tree.vdot(proposal.gradient, step)
+    moved, step, shrink = _move(opt, params, proposal.rows.rows, found.z)
+    slope = shrink * (found.z @ proposal.slopes)
     curvature = _curvature(opt, metric, step, found)
+    lengths = tree.length(proposal.gradient), tree.length(step)
 
     # ρ: actual / predicted change of the loss, on the ratio batch.
     loss, new_loss = _losses(opt, params, moved, data, proposal, found)
     bend = jnp.zeros_like(slope) if metric is None else curvature
-    predicted = opt.damping.predict(slope, bend + opt.l2 * tree.vdot(step, step))
+    predicted = opt.damping.predict(slope, bend + opt.l2 * lengths[1] ** 2)
     rho = ratio(new_loss - loss, predicted)
 
-    reason = _judge(opt, data, proposal, found, moved, curvature, (loss, new_loss), rho)
+    reason = _judge(opt, data, proposal, found, moved, lengths, curvature, (loss, new_loss), rho)
     accepted = reason == Outcome.ACCEPTED
 
     new_params = tree.where(accepted, moved, params)
@@ -215,8 +216,8 @@ def commit(
         accepted=accepted,
         reason=reason,
         step_size=found.z,
-        grad_norm=tree.norm(proposal.gradient),
-        step_norm=tree.norm(step),
+        grad_norm=lengths[0],
+        step_norm=lengths[1],
         kl=curvature / 2,
         solver=proposal.rows.solver,
         context=_usable(proposal.context, data.context),
@@ -230,13 +231,18 @@ def _judge(
     proposal: Proposal,
     found: Found,
     moved: Tree,
+    lengths: tuple[Array, Array],
     curvature: Array,
     losses: tuple[Array, Array],
     rho: Array,
 ) -> Array:
     """Return the outcome: finite first, compared after; the earliest cause is the one that is named."""
-    gradient_ok = tree.is_finite(proposal.gradient, proposal.loss if data.gradient is None else ())
-    metric_ok = tree.is_finite(proposal.rows.rows, moved, curvature if opt.direction.needs_metric else ())
+    # A length is finite only if every entry is, and a slope only if its row is: no further passes are needed.
+    grad_norm, step_norm = lengths
+    gradient_ok = tree.is_finite(grad_norm, proposal.loss if data.gradient is None else ())
+    metric_ok = tree.is_finite(proposal.slopes, step_norm, curvature if opt.direction.needs_metric else ())
+    # In half precision a sum can overflow where its terms do not.
+    metric_ok &= tree.is_finite([leaf for leaf in jax.tree.leaves(moved) if leaf.dtype.itemsize < 4])
     if proposal.rows.solver is not None:
         metric_ok &= proposal.rows.solver.reason != Reason.NONFINITE
     loss_ok = tree.is_finite(proposal.start, found.loss, losses if _wants_ratio(opt) else ())
@@ -247,8 +253,7 @@ def _judge(
     if opt.search.measures:
         reason = jnp.where(jnp.any(found.z != 0), reason, Outcome.NO_DECREASE)
     if proposal.rows.solver is not None:
-        nothing = tree.max_abs(proposal.rows.rows) == 0
-        stuck = (proposal.rows.solver.reason == Reason.INDEFINITE) & nothing
+        stuck = (proposal.rows.solver.reason == Reason.INDEFINITE) & (step_norm == 0)
         reason = jnp.where(stuck, Outcome.NO_DIRECTION, reason)
     reason = jnp.where(loss_ok, reason, Outcome.NONFINITE_LOSS)
     reason = jnp.where(metric_ok, reason, Outcome.NONFINITE_METRIC)
@@ -292,13 +297,15 @@ def _curvature(opt: Optimizer, metric: Operator | None, step: Tree, found: Found
     return metric.divergence(step)
 
 
-def _move(opt: Optimizer, params: Tree, rows: Tree, z: Array) -> tuple[Tree, Tree]:
-    """Return θ + d in the dtypes of the parameters, and d = zᵀB, no longer than the optimizer allows."""
-    step = tree.combine(z, rows)
+def _move(opt: Optimizer, params: Tree, rows: Tree, z: Array) -> tuple[Tree, Tree, Any]:
+    """Return θ + d in the dtypes of the parameters, d = zᵀB, and the factor that kept d within its bound."""
+    step: Tree = tree.combine(z, rows)
+    shrink: Any = 1.0
     if opt.max_norm is not None:
         length = tree.norm(step)
-        step = tree.scale(jnp.where(length > opt.max_norm, opt.max_norm / length, 1), step)
-    return tree.cast_like(tree.add(working(params), step), params), step
+        shrink = jnp.where(length > opt.max_norm, opt.max_norm / length, 1)
+        step = tree.scale(shrink, step)
+    return tree.cast_like(tree.add(working(params), step), params), step, shrink
 
 
 def _loss(opt: Optimizer, params: Tree, data: Data, batch: Any) -> Array:

@@ -4,6 +4,7 @@ A vector is any pytree of floating arrays of one structure. Nothing here ravels:
 shapes, dtypes and shardings.
 """
 
+from functools import reduce
 from typing import Any
 
 import jax
@@ -53,8 +54,13 @@ def vdot(x: Tree, y: Tree) -> Array:
     return sum(jax.tree.leaves(products), start=jnp.zeros((), wide))
 
 
+def length(x: Tree) -> Array:
+    """Return ‖x‖ in one pass; not finite if any entry is not, or if its square is not."""
+    return jnp.sqrt(vdot(x, x))
+
+
 def norm(x: Tree) -> Array:
-    """Return ‖x‖, without overflow or underflow of the squares."""
+    """Return ‖x‖, without overflow or underflow of the squares: two passes."""
     unit = power_of_two(max_abs(x))
     scaled = scale(1 / unit, x)
     return unit * jnp.sqrt(vdot(scaled, scaled))
@@ -79,12 +85,12 @@ def max_abs(x: Tree) -> Array:
     """Return the largest magnitude in x; nonfinite if any entry is."""
     wide = dtype(x)
     peaks = [jnp.max(jnp.abs(leaf), initial=0).astype(wide) for leaf in jax.tree.leaves(x)]
-    return jnp.max(jnp.stack(peaks))
+    return reduce(jnp.maximum, peaks)
 
 
 def total(x: Tree) -> Array:
     """Return the sum of all numbers in x."""
-    return jnp.sum(jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(x)]))
+    return reduce(jnp.add, [jnp.sum(leaf) for leaf in jax.tree.leaves(x)])
 
 
 def zeros_like(x: Tree) -> Tree:
@@ -100,7 +106,7 @@ def where(condition: Array, x: Tree, y: Tree) -> Tree:
 def is_finite(*trees: Tree) -> Array:
     """Tell whether every floating number in the trees is finite. Test this first; compare after."""
     floating = [leaf for leaf in jax.tree.leaves(trees) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return jnp.all(jnp.stack([jnp.array(True), *(jnp.all(jnp.isfinite(leaf)) for leaf in floating)]))
+    return reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in floating], jnp.array(True))
 
 
 def _as(a: Any, leaf: Array) -> Array:
@@ -114,7 +120,15 @@ def cast_like(x: Tree, like: Tree) -> Tree:
 
 def combine(z: Array, rows: Tree) -> Tree:
     """Return zᵀB for rows stacked on a leading axis of every leaf."""
-    return jax.tree.map(lambda leaf: jnp.tensordot(z.astype(leaf.dtype), leaf, axes=1), rows)
+
+    def one(leaf: Array) -> Array:
+        weights = z.astype(leaf.dtype)
+        if leaf.shape[0] > 3:
+            return jnp.tensordot(weights, leaf, axes=1)
+        # A few rows are cheaper as sums, which fuse with what comes after.
+        return reduce(jnp.add, [weights[i] * leaf[i] for i in range(leaf.shape[0])])
+
+    return jax.tree.map(one, rows)
 
 
 def stack(*trees: Tree) -> Tree:
@@ -135,4 +149,4 @@ def inner(x: Tree, y: Tree) -> Array:
         axes = tuple(range(1, u.ndim))
         return jnp.tensordot(u, v, axes=(axes, axes)).astype(wide)
 
-    return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(product, x, y))), axis=0)
+    return reduce(jnp.add, jax.tree.leaves(jax.tree.map(product, x, y)))
