@@ -51,7 +51,7 @@ def vdot(x: Tree, y: Tree) -> Array:
     """Return the inner product ⟨x, y⟩, a scalar of the vector's dtype."""
     wide = dtype(x)
     products = jax.tree.map(lambda u, v: jnp.sum((u * v).astype(wide)), x, y)
-    return sum(jax.tree.leaves(products), start=jnp.zeros((), wide))
+    return _sum(jax.tree.leaves(products))
 
 
 def length(x: Tree) -> Array:
@@ -61,7 +61,8 @@ def length(x: Tree) -> Array:
 
 def norm(x: Tree) -> Array:
     """Return ‖x‖, without overflow or underflow of the squares: two passes."""
-    unit = power_of_two(max_abs(x))
+    wide = dtype(x)
+    unit = power_of_two(_sum([jnp.sum(jnp.abs(leaf).astype(wide)) for leaf in jax.tree.leaves(x)]))
     scaled = scale(1 / unit, x)
     return unit * jnp.sqrt(vdot(scaled, scaled))
 
@@ -72,13 +73,16 @@ def power_of_two(magnitude: Array) -> Array:
     Dividing by it rounds nothing, so what is computed after scales with the input to the bit. The exponent
     is kept where the reciprocal is a normal number.
     """
-    mantissa, exponent = jnp.frexp(magnitude)
-    exponent = jnp.where(mantissa < 0.5**0.5, exponent - 1, exponent)
-    limit = jnp.finfo(magnitude.dtype).maxexp - 2
-    exponent = jnp.clip(exponent, -limit, limit)
-    usable = jnp.isfinite(magnitude) & (magnitude > 0)
-    # Not exp2, which rounds.
-    return jnp.ldexp(jnp.ones_like(magnitude), jnp.where(usable, exponent, 0))
+    precision = jnp.finfo(magnitude.dtype)
+    # The exponent's bits alone are the power below. Not exp2, which rounds, nor ldexp, which costs a power.
+    integer = jnp.dtype(f"uint{precision.bits}")
+    mask = jnp.array(((1 << precision.nexp) - 1) << precision.nmant, integer)
+    bits = jax.lax.bitcast_convert_type(magnitude, integer) & mask
+    below = jax.lax.bitcast_convert_type(bits, magnitude.dtype)
+    nearest = jnp.where(magnitude > 2**0.5 * below, 2 * below, below)
+    limit = 2.0 ** (precision.maxexp - 2)
+    usable = jnp.isfinite(magnitude) & (below > 0)
+    return jnp.where(usable, jnp.clip(nearest, 1 / limit, limit), 1)
 
 
 def max_abs(x: Tree) -> Array:
@@ -107,6 +111,12 @@ def is_finite(*trees: Tree) -> Array:
     """Tell whether every floating number in the trees is finite. Test this first; compare after."""
     floating = [leaf for leaf in jax.tree.leaves(trees) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in floating], jnp.array(True))
+
+
+def _sum(scalars: list[Array]) -> Array:
+    """Return the sum of one scalar a leaf, as a product: XLA would fuse a plain sum anew into each leaf's kernel."""
+    stacked = jnp.stack(scalars)
+    return jnp.dot(stacked, jnp.ones_like(stacked))
 
 
 def _as(a: Any, leaf: Array) -> Array:

@@ -46,8 +46,10 @@ class CG:
 
     def _run(self, product: Operator, b: Tree, x0: Tree | None, precondition: Operator | None) -> Solution:
         b_norm = tree.norm(b)
-        start = residual(product, b, x0)
-        start_norm = tree.norm(start)
+        start, start_norm = b, b_norm
+        if x0 is not None:
+            start = residual(product, b, x0)
+            start_norm = tree.norm(start)
         # Scaled by a power of two, the squares neither overflow nor underflow and no rounding changes.
         unit = tree.power_of_two(start_norm)
         b = tree.scale(1 / unit, b)
@@ -62,13 +64,13 @@ class CG:
                 tried.state,
             )
             r = residual(product, b, state.x)
-            norm = tree.norm(r)
+            z, rz, rr = _preconditioned(precondition, r)
+            norm = jnp.sqrt(rr)
             belied = (state.reason == Reason.SOLVED) & (norm > target)
             again = belied & (norm < tried.residual / 2)
             # A loop that starts again goes on from the true residual, in the steepest direction.
-            z, rz, rr = _preconditioned(precondition, r)
-            fresh = state._replace(r=r, p=z, rz=rz, rr=rr, reason=jnp.full_like(state.reason, RUNNING))
-            return _Attempt(tree.where(again, fresh, state), norm, again)
+            reason = jnp.where(again, RUNNING, state.reason)
+            return _Attempt(state._replace(r=r, p=z, rz=rz, rr=rr, reason=reason), norm, again)
 
         # A start that is not finite, or already good enough, or a zero b needs no iteration.
         ready = jnp.where(meets(start_norm, self.rtol * b_norm), Reason.SOLVED, state.reason)
@@ -79,9 +81,11 @@ class CG:
         first = _Attempt(state, jnp.full_like(b_norm, jnp.inf), jnp.array(True))
         state, residual_norm, _ = jax.lax.while_loop(lambda t: t.again, attempt, first)
 
-        x = tree.where(b_norm == 0, tree.zeros_like(b), tree.scale(unit, state.x))
-        finite = tree.is_finite(x, residual_norm) & (state.reason != Reason.NONFINITE)
-        x = tree.where(tree.is_finite(x), x, tree.zeros_like(x))
+        # What 0 times the unit, or a unit beyond the range, makes of x is decided here, in one pass.
+        usable = jnp.isfinite(tree.length(state.x) * unit)
+        scaled = tree.scale(jnp.where(usable & (b_norm > 0), unit, 0), state.x)
+        x = tree.where(usable, scaled, tree.zeros_like(scaled))
+        finite = usable & jnp.isfinite(residual_norm) & (state.reason != Reason.NONFINITE)
         ended = jnp.where(state.reason == RUNNING, Reason.MAXITER, state.reason)
         return Solution(
             x=x,
