@@ -30,9 +30,11 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 
 [bold]natgrad run curves --preset smoke[/bold]  (does everything work here?)
 
-[bold]natgrad run curves[/bold]  (all methods, one seed, minutes)
+[bold]natgrad run curves[/bold]  (the four methods of a first look, one seed, minutes)
 
-[bold]natgrad run curves --methods ngd,ngd-l --seeds 5[/bold]  (seeds 0 to 4)
+[bold]natgrad run curves --methods all --seeds 3[/bold]  (every method there is, seeds 0 to 2)
+
+[bold]natgrad run curves --methods ngd,ncg-l --seeds 5[/bold]
 
 [bold]natgrad run curves --set solver.name=minres-qlp --set budget.seconds=120[/bold]
 
@@ -69,7 +71,9 @@ def _options(
 def run(
     experiment: Annotated[str, typer.Argument(help="Which one: see `natgrad list`.")],
     preset: Annotated[str, typer.Option(help="smoke, small or paper; or a TOML file of your own.")] = "small",
-    methods: Annotated[str | None, typer.Option(help="Names with commas between them. Default: all.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Names with commas between them, or all. Default: a first look.")
+    ] = None,
     seeds: Annotated[
         str, typer.Option(help="A count, or seeds with commas: 3 is 0,1,2; and '7,' is 7 alone.")
     ] = "1",
@@ -93,7 +97,8 @@ def run(
         name, path = _preset(chosen.presets(), preset)
         settings: Any = config.load(chosen.config, path, change or ())
         by_name = {method.name: method for method in chosen.methods}
-        competitors = [_pick(by_name, word, "--methods") for word in _words(methods)] or list(chosen.methods)
+        competitors = [_pick(by_name, word, "--methods") for word in _words(methods) if methods != "all"]
+        competitors = competitors or [by_name[name] for name in (by_name if methods else chosen.first_look)]
         numbers = _seeds(seeds)
         directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
         problem = chosen.prepare(settings, data)
@@ -141,8 +146,8 @@ def list_() -> None:
                 table.add_row("method", method.name, method.label, method.about)
             for preset, path in experiment.presets().items():
                 settings: Any = config.load(experiment.config, path)
-                seconds = runner.cost(settings, len(experiment.methods))
-                table.add_row("preset", preset, "", _cost(settings, len(experiment.methods), 1, seconds))
+                seconds = runner.cost(settings, len(experiment.first_look))
+                table.add_row("preset", preset, "", _cost(settings, len(experiment.first_look), 1, seconds))
             console.print(table)
 
 

@@ -109,6 +109,8 @@ class Experiment:
     methods: tuple[Method, ...]
     prepare: Callable[[Any, Path | None], Problem]
     """From a config and the user's data file, if any, to the problem."""
+    first_look: tuple[str, ...]
+    """The methods that run unless others are named."""
     home: Path = field(default=Path())
     """The directory with the presets."""
 

@@ -1,4 +1,7 @@
-"""The experiments, one a file: a module here that has an `EXPERIMENT` is in the command's list."""
+"""The experiments, one a file: a module here is in the command's list, and has an `EXPERIMENT`.
+
+The dataclasses of an experiment's numbers may have a file of their own, `<name>_config.py`.
+"""
 
 import dataclasses
 import difflib
@@ -12,7 +15,8 @@ from natgrad_paper.experiment import Experiment
 
 def names() -> list[str]:
     """Return the names of the experiments, without importing them."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    found = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in found if not name.endswith("_config"))
 
 
 def load(name: str) -> Experiment:

@@ -4,9 +4,10 @@ A new method is one entry in `METHODS`; its constants are fields of the config, 
 command line can change them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,104 +16,10 @@ from jax import Array
 import natgrad as ng
 from natgrad.solve import CG, MinresQLP
 from natgrad_paper.batches import Batches, Minibatch, Others, Whole
-from natgrad_paper.config import Count, NonNegative, Positive, Rule, Unfit
-from natgrad_paper.config import Whole as WholeNumber
 from natgrad_paper.data import curves, curves_file
-from natgrad_paper.experiment import Budget, Errors, Experiment, Method, Problem
+from natgrad_paper.experiment import Errors, Experiment, Method, Problem
+from natgrad_paper.experiments.curves_config import Config
 from natgrad_paper.models import Autoencoder, Layers
-
-
-@dataclass(frozen=True)
-class Data:
-    """How much of the data is used, and the seed that generates it (not the seed of a run)."""
-
-    train: Annotated[int, Rule("a whole number from 2 to 20000", lambda n: 2 <= n <= curves.TRAIN)]
-    test: Annotated[int, Rule("a whole number from 0 to 10000", lambda n: 0 <= n <= curves.TEST)]
-    seed: WholeNumber = 0
-
-
-@dataclass(frozen=True)
-class Model:
-    """The autoencoder: units from the input to the code; the decoder mirrors them."""
-
-    encoder: Annotated[
-        tuple[int, ...],
-        Rule(
-            "a list of at least two whole numbers that starts with 784",
-            lambda units: len(units) >= 2 and units[0] == 784 and min(units) >= 1,
-        ),
-    ]
-
-
-@dataclass(frozen=True)
-class Sgd:
-    """Stochastic gradient descent, with a constant rate and no momentum."""
-
-    batch: Count
-    rate: Positive
-    steps_per_call: Count = 20
-    """Steps in one call of the compiled loop, so that Python's overhead is not charged to short steps."""
-
-
-@dataclass(frozen=True)
-class Minibatched:
-    """Natural gradient on minibatches."""
-
-    batch: Count
-    metric_batch: Count
-    rate: Positive
-    maxiter: Count
-    """Solver iterations at most, as below."""
-
-
-@dataclass(frozen=True)
-class FullBatch:
-    """Natural gradient in batch mode: gradient, metric and search on all cases."""
-
-    maxiter: Count
-
-
-@dataclass(frozen=True)
-class Solver:
-    """The linear solver of every natural method."""
-
-    name: Literal["cg", "minres-qlp"]
-    rtol: NonNegative
-
-
-@dataclass(frozen=True)
-class Damping:
-    """Levenberg–Marquardt: where λ starts, and the model of the change of the loss in its ratio."""
-
-    initial: Positive
-    reduction: Literal["linear", "quadratic"]
-
-
-@dataclass(frozen=True)
-class Config:
-    """All of the experiment's numbers."""
-
-    data: Data
-    model: Model
-    budget: Budget
-    solver: Solver
-    damping: Damping
-    sgd: Sgd
-    ngd: Minibatched
-    full: FullBatch
-    evaluation_chunk: Count = 1000
-    """Cases evaluated at a time."""
-
-    def __post_init__(self) -> None:
-        for field, batch in (("sgd.batch", self.sgd.batch), ("ngd.batch", self.ngd.batch)):
-            if batch > self.data.train:
-                raise Unfit(field, f"at most data.train = {self.data.train}", batch)
-        if self.ngd.batch + self.ngd.metric_batch > self.data.train:
-            others = self.data.train - self.ngd.batch
-            raise Unfit(
-                "ngd.metric_batch", f"at most the {others} cases the gradient leaves", self.ngd.metric_batch
-            )
-
 
 SOLVERS = {"cg": CG, "minres-qlp": MinresQLP}
 
@@ -154,6 +61,66 @@ def ngd_l(problem: Problem, config: Config) -> ng.Optimizer:
     )
 
 
+def conjugate(**parts: Any) -> Callable[[Problem, Config], ng.Optimizer]:
+    """Return a builder of natural conjugate gradient in batch mode, with these parts."""
+
+    def build(problem: Problem, config: Config) -> ng.Optimizer:
+        natural = ng.Natural(solver(config, config.full.maxiter))
+        return ng.natural_conjugate_gradient(
+            problem.model, problem.likelihood, direction=natural, damping=damping(config), **parts
+        )
+
+    return build
+
+
+def ncg_q(problem: Problem, config: Config) -> ng.Optimizer:
+    """Return conjugate gradient from the quadratic model; λ by the quadratic ratio, which this method needs."""
+    return ng.natural_conjugate_gradient(
+        problem.model,
+        problem.likelihood,
+        direction=ng.Preconditioned(ng.Jacobi(blocks=20)),
+        damping=ng.LevenbergMarquardt(config.damping.initial),
+    )
+
+
+def ngd_diagonal(problem: Problem, config: Config) -> ng.Optimizer:
+    """Return natural gradient with the diagonal of the metric, the control the paper argues against."""
+    return replace(ngd(problem, config), metric=ng.DiagonalFisher(blocks=20))
+
+
+def hessian_free(problem: Problem, config: Config) -> ng.Optimizer:
+    """Return Martens' Hessian-Free."""
+    return ng.hessian_free(
+        problem.model,
+        problem.likelihood,
+        solver=ng.CG(config.hf.maxiter, 0.0, progress=5e-4, snapshots=True),
+        precondition=ng.Diagonal(0.75, blocks=50),
+        damping=ng.LevenbergMarquardt(config.hf.damping),
+        l2=2e-5,
+    )
+
+
+def krylov(last_step: bool) -> Callable[[Problem, Config], ng.Optimizer]:
+    """Return a builder of Krylov Subspace Descent, with or without the last step in its space."""
+
+    def build(problem: Problem, config: Config) -> ng.Optimizer:
+        return ng.krylov_subspace_descent(
+            problem.model, problem.likelihood, size=config.ksd.size, last_step=last_step
+        )
+
+    return build
+
+
+def tonga(problem: Problem, config: Config) -> ng.Optimizer:
+    """Return TONGA."""
+    return ng.tonga(
+        problem.model,
+        problem.likelihood,
+        learning_rate=config.tonga.rate,
+        damping=ng.Constant(config.tonga.damping),
+    )
+
+
 # Okabe and Ito's colours, told apart by colour-blind readers too. The paper's methods first.
 METHODS = (
     Method(
@@ -171,6 +138,42 @@ METHODS = (
     Method(
         "ngd-l", "NGD-L", "#D55E00", ngd_l, lambda c: Batches(Whole()),
         about="all cases in every step, line search",
+    ),
+    Method(
+        "ncg-l", "NCG-L", "#009E73", conjugate(), lambda c: Batches(Whole()),
+        about="all cases, natural gradient and last step, searched together",
+    ),
+    Method(
+        "ncg-f", "NCG-F", "#CC79A7", conjugate(beta=ng.PolakRibiere()), lambda c: Batches(Whole()),
+        about="all cases, Polak-Ribière's formula, line search",
+    ),
+    Method(
+        "ncg-q", "NCG-Q", "#E69F00", ncg_q, lambda c: Batches(Minibatch(c.ngd.batch)),
+        about="minibatches, diagonal preconditioner, coefficients from the quadratic model",
+    ),
+    Method(
+        "ngd-diag", "NGD, diagonal", "#999999", ngd_diagonal,
+        lambda c: Batches(Minibatch(c.ngd.batch), Others(c.ngd.metric_batch)),
+        about="the control: only the diagonal of the metric",
+    ),
+    Method(
+        "hf", "HF", "#8C510A", hessian_free,
+        lambda c: Batches(Whole(), metric=Minibatch(c.hf.part), ratio=Minibatch(c.hf.part)),
+        about="Hessian-Free: all cases, curvature on a part of them",
+    ),
+    Method(
+        "ksd", "KSD", "#542788", krylov(True),
+        lambda c: Batches(Whole(), metric=Minibatch(c.ksd.part), search=Others(c.ksd.part)),
+        about="Krylov Subspace Descent: gradient on all cases, the rest on parts of them",
+    ),
+    Method(
+        "ksd-without", "KSD without last step", "#998EC3", krylov(False),
+        lambda c: Batches(Whole(), metric=Minibatch(c.ksd.part), search=Others(c.ksd.part)),
+        about="the control: KSD whose space lacks the last step",
+    ),
+    Method(
+        "tonga", "TONGA", "#B2182B", tonga, lambda c: Batches(Minibatch(c.tonga.batch)),
+        steps_per_call=lambda c: c.tonga.steps_per_call, about="online covariance of the gradients",
     ),
 )  # fmt: skip
 
@@ -207,4 +210,6 @@ def prepare(config: Config, path: Path | None) -> Problem:
     )
 
 
-EXPERIMENT = Experiment("curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare)
+EXPERIMENT = Experiment(
+    "curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare, ("sgd", "ngd", "ngd-same", "ngd-l")
+)

@@ -1,0 +1,131 @@
+"""The numbers of the Curves benchmark: what the presets fill and the command line can change."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from natgrad_paper.config import Count, NonNegative, Positive, Rule, Unfit
+from natgrad_paper.config import Whole as WholeNumber
+from natgrad_paper.data import curves
+from natgrad_paper.experiment import Budget
+
+
+@dataclass(frozen=True)
+class Data:
+    """How much of the data is used, and the seed that generates it (not the seed of a run)."""
+
+    train: Annotated[int, Rule("a whole number from 2 to 20000", lambda n: 2 <= n <= curves.TRAIN)]
+    test: Annotated[int, Rule("a whole number from 0 to 10000", lambda n: 0 <= n <= curves.TEST)]
+    seed: WholeNumber = 0
+
+
+@dataclass(frozen=True)
+class Model:
+    """The autoencoder: units from the input to the code; the decoder mirrors them."""
+
+    encoder: Annotated[
+        tuple[int, ...],
+        Rule(
+            "a list of at least two whole numbers that starts with 784",
+            lambda units: len(units) >= 2 and units[0] == 784 and min(units) >= 1,
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent, with a constant rate and no momentum."""
+
+    batch: Count
+    rate: Positive
+    steps_per_call: Count = 20
+    """Steps in one call of the compiled loop, so that Python's overhead is not charged to short steps."""
+
+
+@dataclass(frozen=True)
+class Minibatched:
+    """Natural gradient on minibatches."""
+
+    batch: Count
+    metric_batch: Count
+    rate: Positive
+    maxiter: Count
+    """Solver iterations at most, as below."""
+
+
+@dataclass(frozen=True)
+class FullBatch:
+    """Natural gradient in batch mode: gradient, metric and search on all cases."""
+
+    maxiter: Count
+
+
+@dataclass(frozen=True)
+class Solver:
+    """The linear solver of every natural method."""
+
+    name: Literal["cg", "minres-qlp"]
+    rtol: NonNegative
+
+
+@dataclass(frozen=True)
+class Damping:
+    """Levenberg–Marquardt: where λ starts, and the model of the change of the loss in its ratio."""
+
+    initial: Positive
+    reduction: Literal["linear", "quadratic"]
+
+
+@dataclass(frozen=True)
+class HessianFree:
+    """Martens' Hessian-Free: gradient and search on all cases, curvature and ratio on a part of them."""
+
+    maxiter: Count
+    part: Count
+    damping: Positive = 45.0
+
+
+@dataclass(frozen=True)
+class Krylov:
+    """Krylov Subspace Descent: gradient on all cases, curvature and search each on a part of them."""
+
+    size: Count
+    part: Count
+
+
+@dataclass(frozen=True)
+class Tonga:
+    """TONGA on minibatches."""
+
+    batch: Count
+    rate: Positive
+    damping: Positive = 1.0
+    steps_per_call: Count = 20
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of the experiment's numbers."""
+
+    data: Data
+    model: Model
+    budget: Budget
+    solver: Solver
+    damping: Damping
+    sgd: Sgd
+    ngd: Minibatched
+    full: FullBatch
+    hf: HessianFree
+    ksd: Krylov
+    tonga: Tonga
+    evaluation_chunk: Count = 1000
+    """Cases evaluated at a time."""
+
+    def __post_init__(self) -> None:
+        for field, batch in (("sgd.batch", self.sgd.batch), ("ngd.batch", self.ngd.batch)):
+            if batch > self.data.train:
+                raise Unfit(field, f"at most data.train = {self.data.train}", batch)
+        if self.ngd.batch + self.ngd.metric_batch > self.data.train:
+            others = self.data.train - self.ngd.batch
+            raise Unfit(
+                "ngd.metric_batch", f"at most the {others} cases the gradient leaves", self.ngd.metric_batch
+            )
