@@ -53,10 +53,7 @@ def _system(rng: np.random.Generator, kind: str, n: int, dtype: type) -> tuple:
     if kind.endswith("inconsistent"):
         decades = rng.uniform(0, 3 if double else 1.5)
     d = _spectrum(rng, kind, n, decades)
-    if kind == "diagonal":
-        Q = np.eye(n)
-    else:
-        Q = np.linalg.qr(rng.normal(size=(n, n)))[0]
+    Q = np.eye(n) if kind == "diagonal" else np.linalg.qr(rng.normal(size=(n, n)))[0]
     dead = np.zeros(n, bool)
     if kind == "dead rows":
         dead[rng.permutation(n)[: max(n // 5, 1)]] = True

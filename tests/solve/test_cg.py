@@ -53,7 +53,7 @@ def test_snapshot_grid():
 def test_snapshots_are_the_iterates(maxiter):
     solution = solve(maxiter=maxiter, rtol=0.0, snapshots=True)
     stored = int(solution.snapshots.stored)
-    grid = [k for k in snapshot_iterations(maxiter)]
+    grid = list(snapshot_iterations(maxiter))
     expected = grid if grid and grid[-1] == maxiter else [*grid, maxiter]
     assert list(solution.snapshots.iterations[:stored]) == expected
     np.testing.assert_array_equal(solution.snapshots.iterates[stored - 1], solution.x)

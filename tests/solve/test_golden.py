@@ -67,16 +67,16 @@ def diagonal_case(n, shift=0.0, singular=False, inconsistent=False, precondition
 
 
 NONSINGULAR = {
-    "n=2": (dict(n=2), 2, 0.92195, 1.7000, None),
-    "n=3": (dict(n=3), 3, 0.84686, 2.1087, None),
-    "n=4": (dict(n=4), 4, 0.80139, 2.3113, None),
-    "n=4 shift .01": (dict(n=4, shift=0.01), 4, 0.79483, 2.4183, None),
-    "n=50": (dict(n=50), 45, 0.65841, 11.664, 8.9e-13),
-    "n=50 shift .01": (dict(n=50, shift=0.01), 46, 0.65195, 23.632, 2.0e-12),
-    "n=4 singular consistent": (dict(n=4, singular=True), 2, 0.48088, 1.8500, None),
-    "n=4 singular shift .3": (dict(n=4, singular=True, shift=0.3), 2, 0.19935, 3.9741, None),
-    "n=50 singular consistent": (dict(n=50, singular=True), 44, 0.65701, 11.737, 6.8e-13),
-    "n=50 preconditioned, perturbed by 0.1": (dict(n=50, precondition=0.1), 6, 0.99134, 1.3394, None),
+    "n=2": ({"n": 2}, 2, 0.92195, 1.7000, None),
+    "n=3": ({"n": 3}, 3, 0.84686, 2.1087, None),
+    "n=4": ({"n": 4}, 4, 0.80139, 2.3113, None),
+    "n=4 shift .01": ({"n": 4, "shift": 0.01}, 4, 0.79483, 2.4183, None),
+    "n=50": ({"n": 50}, 45, 0.65841, 11.664, 8.9e-13),
+    "n=50 shift .01": ({"n": 50, "shift": 0.01}, 46, 0.65195, 23.632, 2.0e-12),
+    "n=4 singular consistent": ({"n": 4, "singular": True}, 2, 0.48088, 1.8500, None),
+    "n=4 singular shift .3": ({"n": 4, "singular": True, "shift": 0.3}, 2, 0.19935, 3.9741, None),
+    "n=50 singular consistent": ({"n": 50, "singular": True}, 44, 0.65701, 11.737, 6.8e-13),
+    "n=50 preconditioned, perturbed by 0.1": ({"n": 50, "precondition": 0.1}, 6, 0.99134, 1.3394, None),
 }
 
 
@@ -126,7 +126,7 @@ def test_singular_inconsistent_50():
 
 @pytest.mark.parametrize("qlp_condition", [1, 1.5, 3, 8])
 def test_passage_from_minres_changes_nothing(qlp_condition):
-    for case in (dict(n=50), dict(n=50, singular=True, inconsistent=True)):
+    for case in ({"n": 50}, {"n": 50, "singular": True, "inconsistent": True}):
         reference, _ = diagonal_case(**case)
         solution, _ = diagonal_case(**case, qlp_condition=qlp_condition)
         assert solution.iterations == reference.iterations

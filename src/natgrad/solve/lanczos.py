@@ -1,4 +1,4 @@
-"""The Lanczos recurrence: A v_k = β_{k+1} v_{k+1} + α_k v_k + β_k v_{k−1}."""
+"""The Lanczos recurrence: A v_k = β_{k+1} q_{k+1} + α_k q_k + β_k q_{k−1}, q = M v."""
 
 from typing import NamedTuple
 
@@ -12,70 +12,75 @@ from natgrad.tree import Tree
 
 
 class Lanczos(NamedTuple):
-    """The two latest residual vectors of the recurrence, r_j = β_{j+1} M v_{j+1}, and their lengths."""
+    """Where the recurrence stands before step k."""
 
     older: Tree
-    """r_{k−2}."""
+    """q_{k−1}."""
     newer: Tree
-    """r_{k−1}."""
-    direction: Tree
-    """z = M⁻¹ r_{k−1}; the same tree when there is no preconditioner."""
-    older_beta: Array
-    """β_{k−1} (1 before there is one)."""
+    """q_k."""
+    preconditioned: Tree | None
+    """v_k = M⁻¹q_k; None without a preconditioner, so that no vector is carried twice."""
     beta: Array
-    """β_k = √(r_{k−1}ᵀ M⁻¹ r_{k−1}); NaN if M is not positive definite."""
+    """β_k, the length of what q_k was made of."""
+    squared: Array
+    """β_k²: negative if M is not positive definite, NaN after a NaN in A or M."""
     memory: "Memory | None"
     """Earlier vectors, when orthogonality is enforced."""
 
 
 class Memory(NamedTuple):
-    """The latest pairs (v_j, M v_j), each kind stacked in a ring."""
+    """The latest pairs (v_j, q_j), each kind stacked in a ring."""
 
     v: Tree
-    Mv: Tree
+    q: Tree
     seen: Array
 
 
 def start(b: Tree, precondition: Operator | None, remember: int = 0) -> Lanczos:
     """Begin at v_1 = M⁻¹b/β_1; keep the latest `remember` vectors to make each new one orthogonal to them."""
-    z = b if precondition is None else precondition(b)
-    beta = jnp.sqrt(tree.vdot(b, z))
     memory = None
     if remember:
         ring = jax.tree.map(lambda leaf: jnp.zeros((remember, *leaf.shape), leaf.dtype), b)
         memory = Memory(ring, ring, jnp.array(0, jnp.int32))
-    return Lanczos(tree.zeros_like(b), b, z, jnp.ones_like(beta), beta, memory)
+    return _normalized(precondition, tree.zeros_like(b), b, memory)
 
 
 def step(product: Operator, precondition: Operator | None, state: Lanczos) -> tuple[Tree, Array, Lanczos]:
     """Return v_k, α_k and the next state: one product, in the inner product of M⁻¹."""
-    older, newer, z, older_beta, beta, memory = state
-    # An exhausted space (β_k = 0) has no next vector; 0 keeps the numbers finite.
-    inverse = jnp.where(beta == 0, 0, 1 / beta)
-    v = tree.scale(inverse, z)
-    u = tree.axpy(-beta / older_beta, older, product(v))
+    older, q, v, beta, _, memory = state
+    v = q if v is None else v
+    u = tree.axpy(-beta, older, product(v))
     alpha = tree.vdot(v, u)
-    u = tree.axpy(-alpha * inverse, newer, u)
+    u = tree.axpy(-alpha, q, u)
     if memory is not None:
-        memory = _remember(memory, v, tree.scale(inverse, newer))
+        memory = _remember(memory, v, q)
         u = _orthogonalize(memory, u)
-    z = u if precondition is None else precondition(u)
-    next_beta = jnp.sqrt(tree.vdot(u, z))
-    return v, alpha, Lanczos(newer, u, z, jnp.where(beta == 0, 1, beta), next_beta, memory)
+    return v, alpha, _normalized(precondition, q, u, memory)
 
 
-def _remember(memory: Memory, v: Tree, Mv: Tree) -> Memory:
+def _normalized(precondition: Operator | None, older: Tree, r: Tree, memory: Memory | None) -> Lanczos:
+    """Divide r by β = √(rᵀM⁻¹r)."""
+    z = r if precondition is None else precondition(r)
+    squared = tree.vdot(r, z)
+    beta = jnp.sqrt(squared)
+    # An exhausted space (β = 0) has no next vector; 0 keeps the numbers finite.
+    inverse = jnp.where(beta == 0, 0, 1 / beta)
+    v = None if precondition is None else tree.scale(inverse, z)
+    return Lanczos(older, tree.scale(inverse, r), v, beta, squared, memory)
+
+
+def _remember(memory: Memory, v: Tree, q: Tree) -> Memory:
     def put(ring: Array, leaf: Array) -> Array:
         return ring.at[memory.seen % ring.shape[0]].set(leaf)
 
-    return Memory(jax.tree.map(put, memory.v, v), jax.tree.map(put, memory.Mv, Mv), memory.seen + 1)
+    return Memory(jax.tree.map(put, memory.v, v), jax.tree.map(put, memory.q, q), memory.seen + 1)
 
 
 def _orthogonalize(memory: Memory, u: Tree) -> Tree:
-    """Return u − Σ_j (v_jᵀu) M v_j: rounding makes Lanczos vectors forget each other (Paige 1971)."""
+    """Return u − Σ_j (v_jᵀu) q_j: rounding makes Lanczos vectors forget each other (Paige 1971)."""
     parts = jax.tree.map(lambda ring, leaf: jnp.tensordot(ring, leaf, axes=leaf.ndim), memory.v, u)
     overlaps = jnp.sum(jnp.stack(jax.tree.leaves(parts)), axis=0)
-    return tree.sub(u, tree.combine(overlaps, memory.Mv))
+    return tree.sub(u, tree.combine(overlaps, memory.q))
 
 
 def tridiagonal(matvec: Operator, v: Tree, steps: int) -> tuple[Array, Array]:

@@ -9,18 +9,10 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.solve import lanczos
-from natgrad.solve.minres_vectors import (
-    Vectors,
-    assemble,
-    minres_map,
-    move,
-    qlp_map,
-    qlp_map_after_minres,
-    stay,
-)
-from natgrad.solve.problem import AIM, RUNNING, Operator, solve_implicitly
+from natgrad.solve.minres_scalars import Rules, Scalars, advance, initial, rules_for
+from natgrad.solve.minres_vectors import Vectors, assemble, move, move_minres, move_qlp, stay
+from natgrad.solve.problem import RUNNING, Operator, solve_implicitly
 from natgrad.solve.refine import Attempt, Goal, refine
-from natgrad.solve.reflections import Left, Right, left_start, left_step, right_start, right_step
 from natgrad.solve.result import Reason, Solution
 from natgrad.tree import Tree
 
@@ -87,7 +79,7 @@ def solve_minres(
         def krylov(r: Tree, goal: Goal) -> Attempt:
             unit = tree.power_of_two(tree.norm(r))
             scaled = tree.scale(1 / unit, r)
-            rules = _rules(solver, always_minres, tree.dtype(r), unit, goal)
+            rules = rules_for(solver, always_minres, tree.dtype(r), unit, goal)
             found = _krylov(rules, product, precondition, scaled)
             return found._replace(x=tree.scale(unit, found.x), normal=unit * found.normal)
 
@@ -96,67 +88,15 @@ def solve_minres(
     return solve_implicitly(run, matvec, b, x0, precondition, shift)
 
 
-class _Rules(NamedTuple):
-    """When to stop, for a right-hand side of length about 1."""
-
-    always_minres: bool
-    qlp_condition: float
-    backward_error: bool
-    rtol: float
-    max_condition: float
-    max_length: Array
-    absolute_length: bool
-    """Whether ‖x‖ itself is bounded, always, or ‖A‖‖x‖/‖b‖, when the problem looks like least squares."""
-    reorthogonalize: int
-    reduction: Array
-    budget: Array
-
-
-def _rules(solver: Any, always_minres: bool, dtype: Any, unit: Array, goal: Goal) -> _Rules:
-    precision = jnp.finfo(dtype)
-    max_length = 1e5 if precision.bits == 64 else 1e3
-    max_condition = solver.max_condition or min(0.1 / float(precision.eps), 1e15)
-    return _Rules(
-        always_minres=always_minres,
-        qlp_condition=1.0 if always_minres else solver.qlp_condition,
-        backward_error=solver.backward_error,
-        rtol=solver.rtol and max(solver.rtol, float(precision.eps)),
-        max_condition=max_condition,
-        max_length=jnp.asarray(max_length, dtype) if solver.maxxnorm is None else solver.maxxnorm / unit,
-        absolute_length=solver.maxxnorm is not None,
-        reorthogonalize=solver.reorthogonalize,
-        reduction=AIM * goal.reduction,
-        budget=goal.budget,
-    )
-
-
-class _Scalars(NamedTuple):
-    left: Left
-    right: Right
-    in_qlp: Array
-    """Whether the vectors are QLP's already."""
-    norm: Array
-    condition: Array
-    least: Array
-    least_1: Array
-    """The least |γ| so far, and one step before."""
-    relative_residual: Array
-    """‖r_k‖ / (‖A‖‖x_k‖ + ‖b‖)."""
-    relative_normal: Array
-    """‖A r_{k−1}‖ / (‖A‖‖r_{k−1}‖): known one step late."""
-    normal: Array
-    """‖A r_{k−1}‖."""
-
-
 class _State(NamedTuple):
     iteration: Array
     lanczos: lanczos.Lanczos
-    scalars: _Scalars
+    scalars: Scalars
     vectors: Vectors
     reason: Array
 
 
-def _krylov(rules: _Rules, product: Operator, precondition: Operator | None, b: Tree) -> Attempt:
+def _krylov(rules: Rules, product: Operator, precondition: Operator | None, b: Tree) -> Attempt:
     """Solve A x = b from zero until the goal, a limit or a breakdown."""
     state = _initial(rules, lanczos.start(b, precondition, rules.reorthogonalize))
     beta = state.lanczos.beta
@@ -174,113 +114,44 @@ def _krylov(rules: _Rules, product: Operator, precondition: Operator | None, b: 
     return Attempt(x, state.iteration, scalars.norm, scalars.condition, scalars.normal, state.reason)
 
 
-def _initial(rules: _Rules, start: lanczos.Lanczos) -> _State:
-    zero, one = jnp.zeros_like(start.beta), jnp.ones_like(start.beta)
-    scalars = _Scalars(
-        left=left_start(start.beta),
-        right=right_start(start.beta),
-        in_qlp=jnp.array(rules.qlp_condition <= 1),
-        norm=zero,
-        condition=one,
-        least=zero,
-        least_1=zero,
-        relative_residual=one,
-        relative_normal=one,
-        normal=zero,
-    )
+def _initial(rules: Rules, start: lanczos.Lanczos) -> _State:
     zeros = tree.zeros_like(start.newer)
     return _State(
         iteration=jnp.array(0, jnp.int32),
         lanczos=start,
-        scalars=scalars,
+        scalars=initial(rules, start.beta),
         vectors=Vectors(zeros, zeros, zeros),
         reason=_unless_broken(start, jnp.array(RUNNING)),
     )
 
 
 def _step(
-    rules: _Rules, product: Operator, precondition: Operator | None, beta_1: Array, state: _State
+    rules: Rules, product: Operator, precondition: Operator | None, beta_1: Array, state: _State
 ) -> _State:
-    old = state.scalars
-    beta = state.lanczos.beta
-    v, alpha, next_lanczos = lanczos.step(product, precondition, state.lanczos)
-    next_beta = next_lanczos.beta
+    first, beta = state.iteration == 0, state.lanczos.beta
+    v, alpha, following = lanczos.step(product, precondition, state.lanczos)
 
-    first = state.iteration == 0
-    left, column = left_step(old.left, alpha, next_beta)
-    right, outer, inner = right_step(old.right, column, left.epsilon, first)
+    update = move_minres if rules.always_minres else move_qlp if rules.qlp_condition <= 1 else move
 
-    width = jnp.sqrt(jnp.where(first, 0, beta) ** 2 + alpha**2 + next_beta**2)
-    gamma = jnp.abs(right.gamma)
-    norm = jnp.maximum(jnp.maximum(old.norm, width), jnp.maximum(right.gamma_1, gamma))
-    least = jnp.where(first, gamma, jnp.minimum(jnp.minimum(old.least_1, right.gamma_1), gamma))
-    tiny = jnp.finfo(norm.dtype).tiny
-    condition = norm / jnp.maximum(least, tiny)
-    relative_normal = column.normal / jnp.maximum(norm, tiny)
+    def take() -> tuple[Scalars, Array, Array]:
+        return advance(rules, state.scalars, first, beta_1, beta, alpha, following.beta)
 
-    # The rank decision: leave out a last component that would make x too long, if the problem looks like least
-    # squares (TOMS algorithm 937).
-    settled = jnp.hypot(right.chi, right.mu_1)
-    singular = gamma <= tiny
-    max_length = rules.max_length if rules.absolute_length else rules.max_length / norm
-    like_least_squares = jnp.minimum(old.relative_normal, relative_normal) < old.relative_residual
-    bounded = like_least_squares | rules.absolute_length
-    overlong = (jnp.hypot(settled, right.mu) > max_length) & bounded
-    # The blow-up may show first in the component before the last: then the step before it was the last good one.
-    too_late = (settled >= max_length) & bounded
-    cut = singular | overlong
-    right = right._replace(mu=jnp.where(cut, 0, right.mu))
-    length = jnp.hypot(settled, right.mu)
-    relative_residual = left.phi / (norm * length + beta_1)
+    def leave() -> tuple[Scalars, Array, Array]:
+        return state.scalars, stay(alpha.dtype), jnp.array(RUNNING, jnp.int32)
 
-    reason = jnp.where(singular | (condition >= rules.max_condition), Reason.ILL_CONDITIONED, RUNNING)
-    reason = jnp.where(overlong, Reason.X_TOO_LARGE, reason)
-    if rules.rtol > 0:
-        eps = jnp.finfo(norm.dtype).eps
-        reason = jnp.where(norm * length * eps >= beta_1, Reason.STALLED, reason)
-        reason = jnp.where(relative_normal <= rules.rtol, Reason.LEAST_SQUARES, reason)
-        met = (
-            relative_residual <= rules.rtol if rules.backward_error else left.phi <= rules.reduction * beta_1
-        )
-        reason = jnp.where(met | (relative_residual <= eps), Reason.SOLVED, reason)
-
-    if rules.always_minres:
-        in_qlp, moves = old.in_qlp, minres_map(column, cut)
-    elif rules.qlp_condition <= 1:
-        in_qlp, moves = old.in_qlp, qlp_map(right, outer, inner)
-    else:
-        in_qlp, moves = old.in_qlp | (condition >= rules.qlp_condition), qlp_map(right, outer, inner)
-        passage = jnp.where(old.in_qlp, moves, qlp_map_after_minres(moves, old.right))
-        moves = jnp.where(in_qlp, passage, minres_map(column, cut))
-
-    # A space that is exhausted (β_k = 0) and a step that is too late or not finite leave everything as it was.
-    exhausted = beta == 0
-    reason = jnp.where(too_late, Reason.X_TOO_LARGE, reason)
-    reason = _unless_broken(next_lanczos, jnp.where(exhausted, RUNNING, reason))
-    usable = jnp.isfinite(next_beta) & ~exhausted & ~too_late
-    new = _Scalars(
-        left=left,
-        right=right,
-        in_qlp=in_qlp,
-        norm=norm,
-        condition=condition,
-        least=least,
-        least_1=jnp.where(first, least, old.least),
-        relative_residual=relative_residual,
-        relative_normal=relative_normal,
-        normal=old.left.phi * column.normal,
-    )
+    # A space that is exhausted (β_k = 0) and a step that is not finite leave everything as it was. A branch
+    # rather than a choice: its results are stored, where a choice would be computed anew for each element.
+    scalars, moves, reason = jax.lax.cond((beta > 0) & jnp.isfinite(following.beta), take, leave)
     return _State(
         iteration=state.iteration + 1,
-        lanczos=next_lanczos,
-        scalars=tree.where(usable, new, old),
-        vectors=move(jnp.where(usable, moves, stay(moves)), v, state.vectors),
-        reason=reason,
+        lanczos=following,
+        scalars=scalars,
+        vectors=update(moves, v, state.vectors),
+        reason=_unless_broken(following, reason),
     )
 
 
 def _unless_broken(state: lanczos.Lanczos, reason: Array) -> Array:
-    """Test for NaN first: β is NaN after one in A or M, and when M is not positive definite."""
-    squared = tree.vdot(state.newer, state.direction)
-    reason = jnp.where(squared < 0, Reason.INDEFINITE, reason)
-    return jnp.where(jnp.isfinite(squared), reason, Reason.NONFINITE).astype(jnp.int32)
+    """Name a preconditioner that is not positive definite, and a NaN before anything else."""
+    reason = jnp.where(state.squared < 0, Reason.INDEFINITE, reason)
+    return jnp.where(jnp.isfinite(state.squared), reason, Reason.NONFINITE).astype(jnp.int32)

@@ -6,7 +6,7 @@ of 3×3 matrices.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,22 +53,44 @@ def qlp_map_after_minres(moves: Array, before: Right) -> Array:
     return (moves + returned) @ passage
 
 
-def stay(moves: Array) -> Array:
+def stay(dtype: Any) -> Array:
     """Return the map that moves nothing."""
-    return jnp.diag(jnp.array([1, 1, 0], moves.dtype))
+    return jnp.diag(jnp.array([1, 1, 0], dtype))
 
 
 def move(moves: Array, v: Tree, vectors: Vectors) -> Vectors:
     """Apply a map, whose last row is the change of the sum."""
+    older, newer, total = vectors
+    change = _combination(moves[2], older, newer, v)
+    return Vectors(
+        _combination(moves[0], older, newer, v),
+        _combination(moves[1], older, newer, v),
+        tree.add(total, change),
+    )
 
-    def combination(row: int) -> Tree:
-        def combine(older: Array, newer: Array, v: Array) -> Array:
-            a, b, c = moves[row].astype(v.dtype)
-            return a * older + b * newer + c * v
 
-        return jax.tree.map(combine, vectors.older, vectors.newer, v)
+def move_qlp(moves: Array, v: Tree, vectors: Vectors) -> Vectors:
+    """Apply QLP's map, which adds nothing of the newer vector to the sum."""
+    older, newer, total = vectors
+    added = tree.axpy(moves[2, 0], older, tree.axpy(moves[2, 2], v, total))
+    return Vectors(_combination(moves[0], older, newer, v), _combination(moves[1], older, newer, v), added)
 
-    return Vectors(combination(0), combination(1), tree.add(vectors.sum, combination(2)))
+
+def move_minres(moves: Array, v: Tree, vectors: Vectors) -> Vectors:
+    """Apply MINRES's map: d_{k−1} stays, x grows along d_k by a multiple of it (τ_k times)."""
+    older, newer, total = vectors
+    d = _combination(moves[1], older, newer, v)
+    tau = moves[2, 2] / jnp.where(moves[1, 2] == 0, 1, moves[1, 2])
+    moved = moves[0, 0] == 0
+    return Vectors(tree.where(moved, newer, older), d, tree.axpy(tau, d, total))
+
+
+def _combination(row: Array, older: Tree, newer: Tree, v: Tree) -> Tree:
+    def combine(older: Array, newer: Array, v: Array) -> Array:
+        a, b, c = row.astype(v.dtype)
+        return a * older + b * newer + c * v
+
+    return jax.tree.map(combine, older, newer, v)
 
 
 def assemble(vectors: Vectors, right: Right, in_qlp: Array, drop_last: Array) -> Tree:

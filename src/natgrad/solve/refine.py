@@ -91,9 +91,11 @@ def refine(
         iterations = so_far.iterations + found.iterations
         claimed = jnp.isin(found.reason, jnp.array(CLAIMS, found.reason.dtype))
         denied = claimed & ~met & ~least_squares
+        # A branch, so that nothing is computed anew for each element.
+        kept_x, kept_r = jax.lax.cond(better, lambda: (x, r), lambda: (so_far.x, so_far.r))
         return _Progress(
-            x=tree.where(better, x, so_far.x),
-            r=tree.where(better, r, so_far.r),
+            x=kept_x,
+            r=kept_r,
             residual=jnp.where(better, r_norm, so_far.residual),
             iterations=iterations,
             norm=norm,
