@@ -67,9 +67,12 @@ def test_line_search_finds_the_minimum_of_a_parabola(minimum):
     np.testing.assert_allclose(found.z, [minimum], rtol=1e-6)
 
 
-def test_line_search_stays_on_this_side_of_a_wall():
+@pytest.mark.parametrize("beyond", [jnp.nan, jnp.inf, -jnp.inf])
+def test_line_search_stays_on_this_side_of_a_wall(beyond):
+    """What is not finite is too far, even where it compares as lower."""
+
     def probe(z):
-        return jnp.where(z[0] < 0.2, -z[0], jnp.nan)
+        return jnp.where(z[0] < 0.2, -z[0], beyond)
 
     found = ng.LineSearch()(probe, local(0.0))
     assert 0.1 < found.z[0] < 0.2

@@ -44,10 +44,12 @@ def test_great_damping_gives_the_gradient_over_lambda():
     np.testing.assert_allclose((W - w) * 1e7, gradient, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rate", [0.2, 0.5, 1.0])
-def test_rho_on_a_quadratic_is_one_by_the_quadratic_model_and_less_by_the_linear_one(rate):
+def test_rho_on_a_quadratic_is_one_by_the_quadratic_model_and_less_by_the_linear_one():
     """ρ_quadratic = 1 whatever λ, since λ is no part of the promise; ρ_linear = 1 − η/2 at λ = 0."""
-    for reduction, damping, expected in (("quadratic", 0.7, 1.0), ("linear", 1e-8, 1 - rate / 2)):
+    for rate, reduction, damping, expected in (
+        *((rate, "quadratic", 0.7, 1.0) for rate in (0.2, 0.5, 1.0)),
+        *((rate, "linear", 1e-8, 1 - rate / 2) for rate in (0.2, 0.5, 1.0)),
+    ):
         rule = ng.LevenbergMarquardt(damping, reduction=reduction)
         opt = ng.natural_gradient(linear, ng.Gaussian(), solver=EXACT, damping=rule)
         _, state, info = opt.step(W, opt.init(W), (X, T), learning_rate=rate)
@@ -70,7 +72,7 @@ def test_every_number_of_a_step_is_the_dense_formulas():
         losses = jnp.sum(jnp.log1p(jnp.exp(r)) - t * r, axis=1)
         return jnp.sum(w * losses) / jnp.sum(w) + l2 / 2 * p @ p
 
-    g = np.asarray(jax.grad(loss)(flat, x, t, WEIGHTS))
+    g = np.asarray(jax.jit(jax.grad(loss))(flat, x, t, WEIGHTS))
     J = oracles.jacobians(case.model, case.params, metric_x)
     r = np.asarray(case.model(case.params, metric_x))
     F = oracles.metric(J, [oracles.bernoulli_matrix(row) for row in r], metric_w)
@@ -194,11 +196,11 @@ def test_in_whitened_coordinates_the_natural_gradient_is_the_gradient():
     ids=lambda x: type(x).__name__,
 )
 def test_kl_of_a_small_step_tends_to_half_its_length_in_the_metric(likelihood):
-    F = ng.metric_product(mlp, likelihood, SMALL, INPUTS)
     d = UNRAVEL(data(33, len(FLAT)))
 
     @jax.jit
     def excess(size):
+        F = ng.metric_product(mlp, likelihood, SMALL, INPUTS)
         moved = jax.tree.map(lambda p, v: p + size * v, SMALL, d)
         kl = jnp.mean(likelihood.kl(mlp(SMALL, INPUTS), mlp(moved, INPUTS)))
         return kl / (size**2 / 2 * F.quadratic(d)) - 1
@@ -216,8 +218,6 @@ def test_kl_radius_makes_steps_of_that_kl(radius):
     kl = jnp.mean(ng.Bernoulli().kl(mlp(SMALL, INPUTS), mlp(moved, INPUTS)))
     np.testing.assert_allclose(info.kl, radius, rtol=1e-10)
     np.testing.assert_allclose(kl, radius, rtol=0.05)
-    capped = ng.natural_gradient(mlp, ng.Bernoulli(), search=ng.KLRadius(1e9), damping=ng.Constant(0.1))
-    assert capped.step(SMALL, capped.init(SMALL), (INPUTS, LABELS))[2].step_size == 1
 
 
 def test_the_recipe_trains_with_its_defaults():

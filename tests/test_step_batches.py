@@ -35,9 +35,8 @@ def flat(x):
     [ng.Fisher(), ng.MonteCarloFisher(2), ng.EmpiricalFisher(True), ng.Hessian(), ng.GaussNewton()],
     ids=lambda m: type(m).__name__,
 )
-@pytest.mark.parametrize("microbatch", [2, 3])
-def test_a_metric_in_chunks_is_the_whole_one(metric, microbatch):
-    """Seven examples in chunks of two and three: the last is ragged. Random draws do not feel the chunks."""
+def test_a_metric_in_chunks_is_the_whole_one(metric):
+    """Seven examples in chunks of three: the last is ragged. Random draws do not feel the chunks."""
     targets = None if isinstance(metric, (ng.Fisher, ng.MonteCarloFisher)) else T
 
     def products(microbatch):
@@ -54,10 +53,10 @@ def test_a_metric_in_chunks_is_the_whole_one(metric, microbatch):
 
         return run(jax.tree.map(lambda leaf: leaf + 1, PARAMS))
 
-    close(products(microbatch), products(None), 1e-13)
+    close(products(3), products(None), 1e-13)
 
 
-@pytest.mark.parametrize("microbatch", [1, 3, 7, 50])
+@pytest.mark.parametrize("microbatch", [1, 3])
 def test_a_step_in_chunks_is_the_whole_one(microbatch):
     """Gradient, product, probes and ratio, with other metric inputs of another length."""
 
@@ -88,29 +87,18 @@ def test_weighted_is_replicated():
         np.testing.assert_allclose(a, c, rtol=1e-9, atol=1e-12)
 
 
-def test_weights_that_bias_the_metric_change_the_direction_as_the_dense_formula_says():
-    """metric_weights alone: the batch's inputs with a q̃ of their own, the gradient unchanged."""
+def test_weights_bias_the_metric_as_the_dense_formula_says():
+    """The batch's weights, unless the metric has a q̃ of its own or inputs of its own, which are uniform."""
     q = jnp.array([3.0, 0.1, 0.0, 1.0, 2.0, 0.3, 0.7])
     J = oracles.jacobians(mlp, PARAMS, X)
     M = [oracles.bernoulli_matrix(row) for row in np.asarray(mlp(PARAMS, X))]
-    g = flat(jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X), T)))(PARAMS))
+    c = WEIGHTS / WEIGHTS.sum()
+    g = flat(jax.jit(jax.grad(lambda p: c @ ng.Bernoulli().nll(mlp(p, X), T)))(PARAMS))
     opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT, damping=CONSTANT)
-    for weights in (q, None):
-        params, _, _ = opt.step(PARAMS, opt.init(PARAMS), (X, T), metric_weights=weights)
+    for options, weights in (({}, WEIGHTS), ({"metric_weights": q}, q), ({"metric_inputs": X}, None)):
+        params, _, _ = opt.step(PARAMS, opt.init(PARAMS), (X, T, WEIGHTS), **options)
         expected = -oracles.solve(oracles.metric(J, M, weights), g, 0.2)
         np.testing.assert_allclose(flat(params) - FLAT, expected, rtol=1e-9, atol=1e-11)
-
-
-def test_the_batchs_weights_are_the_metrics_unless_it_has_its_own_inputs():
-    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT, damping=CONSTANT)
-    state = opt.init(PARAMS)
-    batch = (X, T, WEIGHTS)
-    shared, explicit, uniform = (
-        opt.step(PARAMS, state, batch, **options)[0]
-        for options in ({}, {"metric_inputs": X, "metric_weights": WEIGHTS}, {"metric_inputs": X})
-    )
-    close(shared, explicit, 1e-10)
-    assert not np.allclose(flat(shared), flat(uniform), atol=1e-4)
 
 
 def interior_and_boundary(params, inputs):
@@ -118,7 +106,7 @@ def interior_and_boundary(params, inputs):
     return mlp(params, inside)[:, :1], mlp(params, edge)[:, 1:]
 
 
-@pytest.mark.parametrize("microbatch", [None, 2, 5])
+@pytest.mark.parametrize("microbatch", [None, 2])
 def test_product_with_unequal_axes(microbatch):
     """Seven interior and four boundary points, each factor averaged over its own, in chunks too."""
     edge, edge_t = X[:4] - 0.5, jnp.array([0, 1, 1, 0])
@@ -165,7 +153,7 @@ def test_context_is_one_fixed_argument_of_the_model_for_the_whole_step():
     close(found[2].new_loss, expected[2].new_loss, 1e-10)
 
 
-@pytest.mark.parametrize("microbatch", [None, 7, 2])
+@pytest.mark.parametrize("microbatch", [None, 2])
 def test_stateful_models_hand_on_the_context_of_the_gradient_pass(microbatch):
     """New statistics from the gradient batch alone, not from the metric's; floats averaged over chunks."""
 
@@ -205,12 +193,11 @@ def test_an_objective_replaces_the_loss_and_leaves_the_metric():
     np.testing.assert_allclose(info.new_loss, loss(FLAT + step), rtol=1e-9)
 
 
-@pytest.mark.parametrize("l2", [0.0, 0.3])
-def test_a_gradient_from_elsewhere_takes_the_place_of_the_batchs(l2):
-    """In any dtype; with l2 the penalty's own gradient is still added. The batch needs no targets."""
-    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT, damping=CONSTANT, l2=l2)
+def test_a_gradient_from_elsewhere_takes_the_place_of_the_batchs():
+    """In any dtype; the l2 penalty's own gradient is still added. The batch needs no targets."""
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT, damping=CONSTANT, l2=0.3)
     state = opt.init(PARAMS)
-    gradient = jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X), T)))(PARAMS)
+    gradient = jax.jit(jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X), T))))(PARAMS)
     expected, _, _ = opt.step(PARAMS, state, (X, T))
     found, _, info = opt.step(PARAMS, state, (X, None), gradient=gradient)
     close(found, expected, 1e-10)
@@ -221,7 +208,7 @@ def test_a_gradient_from_elsewhere_takes_the_place_of_the_batchs(l2):
 
 def test_a_gradient_from_elsewhere_with_a_ratio_batch():
     opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT)
-    gradient = jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X), T)))(PARAMS)
+    gradient = jax.jit(jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X), T))))(PARAMS)
     expected = opt.step(PARAMS, opt.init(PARAMS), (X, T))
     found = opt.step(PARAMS, opt.init(PARAMS), (X, None), gradient=gradient, ratio_batch=(X, T))
     close(found[0], expected[0], 1e-10)
@@ -244,31 +231,30 @@ def test_the_search_probes_the_search_batch():
     assert abs(slope) < 1e-3 * (info.loss - info.new_loss)
 
 
-def test_max_norm_shortens_long_steps_and_leaves_short_ones():
-    state = None
-    for recipe, search in (
-        (ng.natural_gradient, None),
-        (ng.natural_gradient, ng.LineSearch()),
-        (ng.sgd, None),
-    ):
-        free = recipe(mlp, ng.Bernoulli(), search=search)
-        state = free.init(PARAMS)
-        params, _, info = free.step(PARAMS, state, (X, T))
-        for bound in (float(info.step_norm) / 3, float(info.step_norm) * 30):
-            capped = recipe(mlp, ng.Bernoulli(), search=search, max_norm=bound)
-            short, _, capped_info = capped.step(PARAMS, state, (X, T))
-            assert capped_info.step_norm <= bound * (1 + 1e-12)
-            np.testing.assert_allclose(np.linalg.norm(flat(short) - FLAT), capped_info.step_norm, rtol=1e-9)
-            if bound > info.step_norm and search is None:
-                close(short, params, 1e-12)
+@pytest.mark.parametrize("search", [None, ng.LineSearch()], ids=["fixed rate", "line search"])
+def test_max_norm_shortens_long_steps(search):
+    free = ng.natural_gradient(mlp, ng.Bernoulli(), search=search)
+    state = free.init(PARAMS)
+    params, _, info = free.step(PARAMS, state, (X, T))
+    bound = float(info.step_norm) / 3
+    capped = ng.natural_gradient(mlp, ng.Bernoulli(), search=search, max_norm=bound)
+    short, _, capped_info = capped.step(PARAMS, state, (X, T))
+    assert capped_info.step_norm <= bound * (1 + 1e-12)
+    np.testing.assert_allclose(flat(short) - FLAT, (flat(params) - FLAT) / 3, rtol=1e-6, atol=1e-12)
+
+
+def test_max_norm_leaves_short_steps():
+    gradient_step, bounded = (ng.sgd(mlp, ng.Bernoulli(), max_norm=bound) for bound in (None, 1e3))
+    params = [opt.step(PARAMS, opt.init(PARAMS), (X, T))[0] for opt in (gradient_step, bounded)]
+    close(*params, 1e-15)
 
 
 @pytest.mark.parametrize("recipe", [ng.natural_gradient, ng.sgd], ids=["natural", "sgd"])
 def test_reject_refuses_a_rise_of_the_loss_and_nothing_else(recipe):
     damping = ng.LevenbergMarquardt(1.0)
-    opt = recipe(mlp, ng.Bernoulli(), learning_rate=0.1, reject=0.0, damping=damping)
+    opt = recipe(mlp, ng.Bernoulli(), reject=0.0, damping=damping)
     state = opt.init(PARAMS)
-    _, _, info = opt.step(PARAMS, state, (X, T))
+    _, _, info = opt.step(PARAMS, state, (X, T), learning_rate=0.1)
     assert info.accepted
     assert info.new_loss < info.loss
     params, state, info = opt.step(PARAMS, state, (X, T), learning_rate=-0.1)
