@@ -49,6 +49,6 @@ from natgrad.search import (
     QuadraticModel,
     SubspaceBFGS,
 )
-from natgrad.solve import CG
+from natgrad.solve import CG, MINRES, Dual, MinresQLP
 from natgrad.solve.result import Reason, Solution
 from natgrad.state import Info, Outcome, State
