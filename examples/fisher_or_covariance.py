@@ -81,7 +81,7 @@ def draw(out, kl, fisher, covariance):
     axes.axhline(1, color="0.7", lw=1)
     axes.plot(steps, fisher / kl, color="#0072B2", label="½ dᵀFd, the Fisher metric")
     axes.plot(steps, covariance / kl, color="#D55E00", label="½ dᵀUd, TONGA's covariance")
-    axes.set(xlabel="step", ylabel="predicted / true KL of the step", yscale="log")
+    axes.set(xlabel="step", ylabel="predicted / true KL of the step", ylim=(0, 1.6))
     axes.set_title("How far did the step move the model?", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
