@@ -71,3 +71,10 @@ def test_constant_stays_constant_and_a_schedule_follows_the_count():
     assert schedule.init(jnp.float64) == 1
     assert schedule.update(jnp.asarray(1.0), jnp.asarray(0.0), jnp.asarray(2)) == 0.25
     assert schedule.refuse(jnp.asarray(1.0), jnp.asarray(2)) == 0.25
+
+
+def test_a_schedule_cannot_put_a_nan_in_the_state():
+    rule = ng.Constant(lambda step: jnp.where(step > 0, jnp.nan, 2.0))
+    first = rule.init(jnp.float64)
+    assert rule.update(first, first, jnp.asarray(0)) == 2.0
+    assert rule.refuse(first, jnp.asarray(0)) == 2.0

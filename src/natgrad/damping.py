@@ -53,11 +53,13 @@ class Constant(Damping):
 
     def update(self, damping: Array, rho: Array, count: Array) -> Array:
         """Return λ at the next step."""
-        return self._at(count + 1, damping.dtype)
+        following = self._at(count + 1, damping.dtype)
+        # The state holds no NaN, whatever a schedule may say.
+        return jnp.where(jnp.isfinite(following) & (following >= 0), following, damping)
 
     def refuse(self, damping: Array, count: Array) -> Array:
         """Return what any other step would: constant stays constant."""
-        return self._at(count + 1, damping.dtype)
+        return self.update(damping, damping, count)
 
     def _at(self, count: Any, dtype: Any) -> Array:
         value = self.value(count) if callable(self.value) else self.value

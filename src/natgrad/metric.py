@@ -115,6 +115,8 @@ class EmpiricalFisher(Metric):
         uncentered = super().operator(place, linear)
         if not self.centered:
             return uncentered
+        if len(place.problem.likelihood.parts()) > 1:
+            raise ValueError("A centered EmpiricalFisher needs one example axis; this Product has several.")
         _, mean, _ = place.problem.loss_and_gradient(linear)
         return Centered(uncentered, mean)
 

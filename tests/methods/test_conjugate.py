@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from tests.methods.quadratic import EXACT, NO_DAMPING, iterates, model, preconditioned_cg, quadratic
+from methods.quadratic import EXACT, NO_DAMPING, iterates, model, preconditioned_cg, quadratic
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import natgrad as ng
+from methods.quadratic import model, quadratic
 from natgrad.search import Local
-from tests.methods.quadratic import model, quadratic
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import natgrad as ng
+from methods.quadratic import iterates, model, preconditioned_cg, quadratic
 from natgrad.directions import Here, Krylov
-from tests.methods.quadratic import iterates, model, preconditioned_cg, quadratic
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 

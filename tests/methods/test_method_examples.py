@@ -67,11 +67,10 @@ def test_a_natural_policy_balances_the_pole_and_keeps_its_radius():
 
 
 def test_fisher_predicts_the_kl_where_the_covariance_does_not():
-    fisher, covariance = (
-        load("fisher_or_covariance").run(steps=30)[1:3] / load("fisher_or_covariance").run(30)[0]
-    )
-    assert np.all(np.abs(fisher - 1) < 0.2)
-    assert np.median(np.abs(covariance - 1)) > 0.25
+    kl, fisher, covariance, _ = load("fisher_or_covariance").run(steps=60)
+    assert np.all(np.abs(fisher / kl - 1) < 0.1)
+    # The better the model fits what it can fit, the less its errors say about its own distribution.
+    assert np.all(np.abs(covariance[30:] / kl[30:] - 1) > 0.25)
 
 
 def test_the_addition_task_is_learned_by_hessian_free():
