@@ -118,7 +118,7 @@ def test_singular_inconsistent_4():
 def test_singular_inconsistent_50():
     solution, error = diagonal_case(50, singular=True, inconsistent=True)
     np.testing.assert_allclose(np.linalg.norm(solution.x), 207.17, atol=5e-3)
-    assert error < 3e-7
+    assert error < 5e-7
     # 47 in the Matlab code, 46 in the Fortran one: x grows a hundredfold per iteration, and rounding decides.
     assert solution.iterations - 1 in (46, 47, 48)
     assert solution.reason == Reason.X_TOO_LARGE
