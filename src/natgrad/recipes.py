@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import optax
-
 from natgrad.damping import Constant, Damping, LevenbergMarquardt
 from natgrad.directions import (
     Conjugate,
@@ -179,6 +177,8 @@ def stochastic_hessian_free(
     A few CG iterations a step; warm start 0.5, growing by 1% an epoch to 0.99; λ from 1, moved by 1% a step; the
     first trial length falls by 0.2% an epoch. Give `step` a minibatch and a tenth of it as `metric_inputs=`.
     """
+
+    import optax  # here, because it takes as long to import as the rest of natgrad
 
     def warm_start(step: Any) -> Any:
         return optax.exponential_decay(0.5, steps_per_epoch, 1.01, staircase=True, end_value=0.99)(step)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from natgrad.search.base import Found, Local, Probe, Search
@@ -26,6 +25,8 @@ class SubspaceBFGS(Search):
 
     def __call__(self, probe: Probe, local: Local) -> Found:
         """Return the best point seen."""
+        import optax  # here, because it takes as long to import as the rest of natgrad
+
         assert local.loss is not None
         linesearch = optax.scale_by_zoom_linesearch(max_linesearch_steps=self.maxprobes)
         bfgs = optax.lbfgs(memory_size=self.maxiter, scale_init_precond=False, linesearch=linesearch)
