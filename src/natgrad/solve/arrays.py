@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import sparse
 
 from natgrad.solve.cg import CG
 from natgrad.solve.minres import MINRES
@@ -64,5 +63,7 @@ def _matrix(A: Any, dtype: Any) -> Any:
     if A is None:
         return None
     if hasattr(A, "tocsr") and hasattr(A, "nnz"):
+        from jax.experimental import sparse  # here, because it imports scipy.sparse, for most users in vain
+
         return sparse.BCSR.from_scipy_sparse(A.tocsr().astype(dtype))
     return jnp.asarray(A, dtype)
