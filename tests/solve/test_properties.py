@@ -1,5 +1,7 @@
 """What holds for every system: exact scaling, monotone residuals, agreement with SciPy, loops and derivatives."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,8 @@ SOLVERS = {
     "both phases": MinresQLP(60, 1e-8, qlp_condition=3.0),
 }
 by_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
+methods = dict(list(SOLVERS.items())[:3])
+by_method = pytest.mark.parametrize("solver", methods.values(), ids=methods.keys())
 
 
 def spd(n=20, condition=50.0, dtype=np.float64, seed=0):
@@ -45,11 +49,11 @@ def test_powers_of_two_scale_exactly(solver, dtype):
         assert scaled.reason == one.reason
 
 
-@by_solver
+@by_method
 def test_extreme_scales_are_solved(solver):
     for dtype, power in ((np.float64, 18), (np.float32, 12)):
         A, b = spd(condition=10.0, dtype=dtype)
-        run = runner(type(solver)(maxiter=60, rtol=1e-4))
+        run = runner(replace(solver, maxiter=60, rtol=1e-4))
         for scale in (10.0**-power, 10.0**power):
             solution = run(A, b * dtype(scale))
             assert Reason.name_of(solution.reason) == "solved"
@@ -68,7 +72,7 @@ def test_residuals_do_not_increase(kind):
         solver = kind(maxiter=maxiter, rtol=0.0)
         return jax.vmap(lambda A, b: solver(lambda v: A @ v, b).residual)(A, b)
 
-    history = np.stack([residuals(maxiter) for maxiter in (1, 2, 3, 5, 8, 13)])
+    history = np.stack([residuals(maxiter) for maxiter in (1, 3, 8, 13)])
     assert np.all(np.diff(history, axis=0) <= 10 * np.finfo(np.float64).eps)
 
 
@@ -85,7 +89,7 @@ def test_first_cg_iterates_are_scipys(preconditioned, warm):
         assert ours.iterations == k
 
 
-@by_solver
+@by_method
 def test_vmap_is_a_loop(solver):
     systems = [spd(seed=seed, condition=10.0 ** (seed + 1)) for seed in range(3)]
     A, b = (np.stack(part) for part in zip(*systems, strict=True))
@@ -98,7 +102,7 @@ def test_vmap_is_a_loop(solver):
         assert abs(int(together.iterations[i]) - int(alone.iterations)) <= 2
 
 
-@by_solver
+@by_method
 def test_pytrees_of_mixed_shapes(solver):
     A, b = spd(12)
     to_tree = lambda v: {"w": v[:8].reshape(2, 4), "b": (v[8:11], v[11])}  # noqa: E731
@@ -115,7 +119,7 @@ def test_derivatives_are_those_of_the_solution(solver):
     A, b = spd(8, 5.0)
     direction = np.diag(np.arange(1.0, 9)) / 8
     weights = np.linspace(-1, 1, 8)
-    accurate = type(solver)(maxiter=60, rtol=1e-12)
+    accurate = replace(solver, maxiter=60, rtol=1e-12)
 
     def value(t, s):
         # x0 and the preconditioner depend on t as well, and must not matter.
@@ -135,7 +139,7 @@ def test_derivatives_are_those_of_the_solution(solver):
     np.testing.assert_allclose(backward, differences, rtol=1e-7)
 
 
-@by_solver
+@by_method
 def test_the_product_is_traced_once(solver):
     A, b = spd(6)
     calls = []
@@ -148,16 +152,16 @@ def test_the_product_is_traced_once(solver):
     assert len(calls) == 1
 
 
-@by_solver
+@by_method
 def test_zero_tolerance_runs_exactly_maxiter(solver):
     A, b = spd(6)
-    for maxiter in (1, 4, 40):
-        solution = runner(type(solver)(maxiter=maxiter, rtol=0.0))(A, b)
+    for maxiter in (4, 40):
+        solution = runner(replace(solver, maxiter=maxiter, rtol=0.0))(A, b)
         assert solution.iterations == maxiter
         assert solution.reason in (Reason.MAXITER, Reason.SOLVED)
 
 
-@by_solver
+@by_method
 def test_warm_start_at_the_solution_costs_nothing(solver):
     A, b = spd(20)
     solution = runner(solver)(A, b, np.linalg.solve(A, b))
@@ -166,18 +170,18 @@ def test_warm_start_at_the_solution_costs_nothing(solver):
     np.testing.assert_allclose(started.x, np.linalg.solve(A, b), rtol=1e-6)
 
 
-@by_solver
+@by_method
 def test_change_of_basis(solver):
     A, b = spd(20)
     Q = np.linalg.qr(np.random.default_rng(5).normal(size=(20, 20)))[0]
-    accurate = runner(type(solver)(maxiter=60, rtol=1e-11))
+    accurate = runner(replace(solver, maxiter=60, rtol=1e-11))
     turned = accurate(Q @ A @ Q.T, Q @ b)
     np.testing.assert_allclose(Q.T @ turned.x, accurate(A, b).x, atol=1e-8)
 
 
 def test_minres_qlp_is_cg_on_definite_systems():
     A, b = spd(20)
-    x = [runner(type(s)(maxiter=100, rtol=1e-12))(A, b).x for s in (CG(), MINRES(), MinresQLP())]
+    x = [runner(kind(maxiter=100, rtol=1e-12))(A, b).x for kind in (CG, MINRES, MinresQLP)]
     np.testing.assert_allclose(x[1], x[0], atol=1e-9)
     np.testing.assert_allclose(x[2], x[0], atol=1e-9)
 

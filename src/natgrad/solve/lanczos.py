@@ -14,8 +14,8 @@ from natgrad.tree import Tree
 class Lanczos(NamedTuple):
     """Where the recurrence stands before step k."""
 
-    older: Tree
-    """q_{k−1}."""
+    pull: Tree
+    """β_k q_{k−1}: scaled already, for a vector that is merely passed on costs the compiled loop two copies."""
     newer: Tree
     """q_k."""
     preconditioned: Tree | None
@@ -47,9 +47,9 @@ def start(b: Tree, precondition: Operator | None, remember: int = 0) -> Lanczos:
 
 def step(product: Operator, precondition: Operator | None, state: Lanczos) -> tuple[Tree, Array, Lanczos]:
     """Return v_k, α_k and the next state: one product, in the inner product of M⁻¹."""
-    older, q, v, beta, _, memory = state
+    pull, q, v, _, _, memory = state
     v = q if v is None else v
-    u = tree.axpy(-beta, older, product(v))
+    u = tree.sub(product(v), pull)
     alpha = tree.vdot(v, u)
     u = tree.axpy(-alpha, q, u)
     if memory is not None:
@@ -66,7 +66,7 @@ def _normalized(precondition: Operator | None, older: Tree, r: Tree, memory: Mem
     # An exhausted space (β = 0) has no next vector; 0 keeps the numbers finite.
     inverse = jnp.where(beta == 0, 0, 1 / beta)
     v = None if precondition is None else tree.scale(inverse, z)
-    return Lanczos(older, tree.scale(inverse, r), v, beta, squared, memory)
+    return Lanczos(tree.scale(beta, older), tree.scale(inverse, r), v, beta, squared, memory)
 
 
 def _remember(memory: Memory, v: Tree, q: Tree) -> Memory:
@@ -93,8 +93,12 @@ def tridiagonal(matvec: Operator, v: Tree, steps: int) -> tuple[Array, Array]:
         _, alpha, following = step(matvec, None, state)
         # What is left of a vector that lay in the space already is rounding, not a direction.
         size = jnp.abs(alpha) + state.beta
-        spent = following.beta <= 10 * jnp.finfo(alpha.dtype).eps * size
-        following = following._replace(beta=jnp.where(spent, 0, following.beta))
+        kept = (following.beta > 10 * jnp.finfo(alpha.dtype).eps * size).astype(alpha.dtype)
+        following = following._replace(
+            pull=tree.scale(kept, following.pull),
+            newer=tree.scale(kept, following.newer),
+            beta=kept * following.beta,
+        )
         return following, (alpha, following.beta)
 
     unit = tree.scale(1 / tree.norm(v), v)
