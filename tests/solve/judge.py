@@ -16,7 +16,7 @@ class Verdict(NamedTuple):
     """Claims that the recomputed residuals deny, and answers that are not finite."""
     solved: np.ndarray
     shortest: np.ndarray
-    """Relative distance from the pseudo-inverse solution."""
+    """Relative distance from the pseudo-inverse solution, for the inconsistent systems."""
 
 
 def judge(batch: Batch, x: np.ndarray, reason: np.ndarray, rtol: float) -> Verdict:
@@ -25,7 +25,7 @@ def judge(batch: Batch, x: np.ndarray, reason: np.ndarray, rtol: float) -> Verdi
     r = b - np.einsum("kij,kj->ki", A, x)
     Ar = np.einsum("kij,kj->ki", A, r)
     r_norm, b_norm, Ar_norm = (np.linalg.norm(v, axis=1) for v in (r, b, Ar))
-    A_norm = np.linalg.norm(A, 2, axis=(1, 2))
+    A_norm = np.abs(np.linalg.eigvalsh(A)).max(axis=1)
     wrong = ~np.isfinite(x).all(1)
     wrong |= (reason == Reason.SOLVED) & ~(r_norm <= 10 * rtol * b_norm)
     wrong |= (reason == Reason.LEAST_SQUARES) & ~(Ar_norm <= 10 * rtol * A_norm * r_norm)

@@ -16,14 +16,18 @@ from natgrad.solve.refine import Attempt, Goal, refine
 from natgrad.solve.result import Reason, Solution
 from natgrad.tree import Tree
 
+SINGULAR = (Reason.LEAST_SQUARES, Reason.X_TOO_LARGE, Reason.ILL_CONDITIONED)
+"""Ends at a direction in which A is singular, or nearly so: the last component of x lies along it."""
+
 
 @dataclass(frozen=True)
 class MinresQLP:
     """MINRES-QLP (Choi, Paige & Saunders 2011): x = A⁺b, the shortest minimizer of ‖b − Ax‖, A symmetric.
 
-    Stops when ‖b − Ax‖ ≤ rtol ‖b‖ (solved) or ‖Ar‖ ≤ rtol ‖A‖‖r‖ (least squares). On a least-squares stop the
-    last component of x, the one along the nearly singular direction, is left out: the official code keeps it,
-    and then x is a minimizer but far from the shortest one. Use rtol ≤ 1e-8 for A⁺b to six digits.
+    Stops when ‖b − Ax‖ ≤ rtol ‖b‖ (solved) or ‖Ar‖ ≤ rtol ‖A‖‖r‖ (least squares). Then, and at a bound, the last
+    component of x, the one along the nearly singular direction, is left out: the official code keeps it on a
+    least-squares stop, where x is a minimizer but far from the shortest one. Use rtol ≤ 1e-8 for A⁺b to six
+    digits.
     """
 
     maxiter: int | None = None
@@ -109,7 +113,7 @@ def _krylov(rules: Rules, product: Operator, precondition: Operator | None, b: T
     if rules.always_minres:
         x = state.vectors.sum
     else:
-        drop_last = (state.reason == Reason.LEAST_SQUARES) | (state.reason == Reason.X_TOO_LARGE)
+        drop_last = jnp.isin(state.reason, jnp.array(SINGULAR, jnp.int32))
         x = assemble(state.vectors, scalars.right, scalars.in_qlp, drop_last)
     return Attempt(x, state.iteration, scalars.norm, scalars.condition, scalars.normal, state.reason)
 

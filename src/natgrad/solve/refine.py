@@ -12,7 +12,7 @@ from natgrad.solve.problem import RUNNING, Operator, meets, residual, verdict
 from natgrad.solve.result import Reason, Solution
 from natgrad.tree import Tree
 
-CLAIMS = (Reason.SOLVED, Reason.LEAST_SQUARES, Reason.X_TOO_LARGE)
+CLAIMS = (Reason.SOLVED, Reason.LEAST_SQUARES, Reason.X_TOO_LARGE, Reason.ILL_CONDITIONED)
 """Ends after which a denied answer is worth another attempt from its residual."""
 
 
