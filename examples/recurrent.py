@@ -98,7 +98,7 @@ class Momentum:
         return optax.apply_updates(params, updates), state, loss
 
 
-def train(opt, length, seconds, batch, seed=0, chunk=None):
+def train(opt, length, seconds, batch, seed=0, chunk=None, steps_at_most=None):
     """Return (training seconds, error on fresh sequences) pairs; batches are pure functions of (seed, step)."""
     natural = isinstance(opt, ng.Optimizer)
     params = init(seed)
@@ -124,7 +124,7 @@ def train(opt, length, seconds, batch, seed=0, chunk=None):
 
     jax.block_until_ready(steps(params, state, 0))
     spent, number, curve = 0.0, 0, [(0.0, float(error(params)))]
-    while spent < seconds:
+    while spent < seconds and number < (steps_at_most or np.inf):
         start = time.perf_counter()
         params, state = jax.block_until_ready(steps(params, state, number))
         spent += time.perf_counter() - start

@@ -74,7 +74,8 @@ def test_fisher_predicts_the_kl_where_the_covariance_does_not():
 
 
 def test_the_addition_task_is_learned_by_hessian_free():
-    """T = 30, a minute of training in the real run; here a few seconds show the fall."""
+    """T = 30: a minute of training in the real run; here a few steps show the fall."""
     example = load("recurrent")
-    curve = example.train(example.hessian_free(True, 30, iterations=20), 30, 4.0, batch=300, chunk=150)
+    opt = example.hessian_free(True, 30, iterations=20)
+    curve = example.train(opt, 30, np.inf, batch=300, chunk=150, steps_at_most=25)
     assert curve[-1, 1] < 0.8 * example.BLIND
