@@ -19,7 +19,7 @@ curves: $(READY)  ## figure 3 of the paper, small: about five minutes, figure an
 	$(BIN)/natgrad run curves --preset small --out runs/curves --overwrite
 
 test: $(READY)    ## the tests (at most 10 minutes on two cores)
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not long"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 -m "not long"
 
 test-long: $(READY) ## long fuzzing and matrices (up to 2 hours)
 	$(BIN)/python -m pytest -n $(WORKERS) -m long -s
