@@ -52,8 +52,8 @@ def test_the_boltzmann_metric_is_the_covariance_of_the_energys_gradient():
 
 def test_natural_gradient_trains_a_boltzmann_machine_faster():
     example = load("boltzmann")
-    natural = example.train(example.natural(), steps=150)
-    plain = example.train(example.plain(0.5), steps=150)
+    natural = example.train(example.natural(), steps=250)
+    plain = example.train(example.plain(0.5), steps=250)
     assert float(natural[-1]) < float(plain[-1]) - 0.5
 
 
