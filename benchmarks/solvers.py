@@ -22,8 +22,8 @@ import scipy.sparse.linalg
 from natgrad.solve import CG, MINRES, MinresQLP, Reason
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "solve"))
-from corpus import Batch, batch  # noqa: E402
-from judge import POSITIVE, judge  # noqa: E402
+from corpus import Batch, batch
+from judge import POSITIVE, judge
 
 jax.config.update("jax_enable_x64", True)
 

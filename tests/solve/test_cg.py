@@ -26,11 +26,19 @@ def martens(values, epsilon):
     return None
 
 
-def test_stop_rule_on_a_recorded_sequence():
-    values = -1 + 0.9 ** np.arange(200.0)
-    stops = [bool(_stagnates(jnp.asarray(values), jnp.asarray(k), 5e-4)) for k in range(1, 200)]
-    assert stops.index(True) + 1 == martens(values, 5e-4)
-    assert not any(bool(_stagnates(jnp.asarray(values), jnp.asarray(k), 5e-4)) for k in range(11))
+@pytest.mark.parametrize(("decay", "epsilon"), [(0.9, 5e-4), (0.97, 5e-4), (0.99, 1.45e-3), (0.99, 5e-4)])
+def test_stop_rule_on_a_recorded_sequence(decay, epsilon):
+    values = jnp.asarray(-1 + decay ** np.arange(600.0))
+    stops = jax.vmap(lambda k: _stagnates(values, k, epsilon))(jnp.arange(600))
+    assert not np.any(stops[:11])
+    assert int(np.argmax(stops)) == martens(np.asarray(values), epsilon)
+
+
+def test_window_grows_by_a_tenth_rounded_up():
+    """At k = 101 the rule looks back 11 iterations, not 10."""
+    values = jnp.full(102, -1.0).at[90].set(-0.9)
+    assert not _stagnates(values, jnp.asarray(101), 5e-4)
+    assert _stagnates(values.at[90].set(-1.0).at[91].set(-0.9), jnp.asarray(101), 5e-4)
 
 
 def textbook(x, steps):
