@@ -39,6 +39,8 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 [bold]natgrad run curves --set solver.name=minres-qlp --set budget.seconds=120[/bold]
 
 [bold]natgrad run curves --preset paper --data digs3pts_1.mat[/bold]  (the original data)
+
+[bold]natgrad run curves --out runs/curves-small --resume --seeds 5[/bold]  (go on, and to five seeds)
 """
 
 Thing = TypeVar("Thing")
@@ -70,13 +72,16 @@ def _options(
 @app.command(epilog=RUN_EXAMPLES)
 def run(
     experiment: Annotated[str, typer.Argument(help="Which one: see `natgrad list`.")],
-    preset: Annotated[str, typer.Option(help="smoke, small or paper; or a TOML file of your own.")] = "small",
+    preset: Annotated[
+        str | None, typer.Option(help="smoke, small, medium or paper; or a TOML file. Default: small.")
+    ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Names with commas between them, or all. Default: a first look.")
     ] = None,
     seeds: Annotated[
-        str, typer.Option(help="A count, or seeds with commas: 3 is 0,1,2; and '7,' is 7 alone.")
-    ] = "1",
+        str | None,
+        typer.Option(help="A count, or seeds with commas: 3 is 0,1,2; '7,' is 7 alone. Default: 1."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Directory for logs and figure. Default: a new one below runs/.")
     ] = None,
@@ -86,34 +91,57 @@ def run(
         typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the preset. Repeatable."),
     ] = None,
     overwrite: Overwrite = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run in --out, with its settings; new methods and seeds are added.",
+        ),
+    ] = False,
 ) -> None:
     """Train every method, show how it goes, and leave logs, a figure and a table."""
     console = Console()
-    with _plain_errors("the logs so far are good: `natgrad report DIR` draws them"):
-        from natgrad_paper import cache, config, experiments, log, progress
+    with _plain_errors(experiment, out):
+        from natgrad_paper import cache, experiments, log, plan, progress
         from natgrad_paper import run as runner
 
         chosen = experiments.load(experiment)
-        name, path = _preset(chosen.presets(), preset)
-        settings: Any = config.load(chosen.config, path, change or ())
         by_name = {method.name: method for method in chosen.methods}
-        competitors = [_pick(by_name, word, "--methods") for word in _words(methods) if methods != "all"]
-        competitors = competitors or [by_name[name] for name in (by_name if methods else chosen.first_look)]
-        numbers = _seeds(seeds)
-        directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
-        problem = chosen.prepare(settings, data)
-        runner.prepare_directory(directory, overwrite)
+        names = tuple(by_name) if methods == "all" else tuple(_words(methods))
+        for word in names:
+            _pick(by_name, word, "--methods")
+        numbers = () if seeds is None else _seeds(seeds)
+        if resume:
+            if out is None or preset or change or overwrite:
+                raise UserError("--resume: expected --out DIR, without --preset, --set and --overwrite")
+            before = plan.read(out)
+            if before.experiment != experiment:
+                raise UserError(f"{out}: expected a run of {experiment}, found one of {before.experiment}")
+            request = before.extended(names, numbers)
+            where, directory = out / plan.NAME, out
+        else:
+            name, where = _preset(chosen.presets(), preset or "small")
+            directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
+            request = plan.asked(chosen, name, where, change or (), names, numbers or (0,), data)
+        settings = plan.settings(chosen, request, where)
+        problem = chosen.prepare(settings, data or (Path(request.data) if request.data else None))
+        if not resume:
+            runner.prepare_directory(directory, overwrite)
+        plan.write(directory, request)
         cache.enable()
 
-        trainings = len(competitors) * len(numbers)
+        competitors = [by_name[name] for name in request.methods]
+        trainings = len(competitors) * len(request.seeds)
         console.print(
-            f"[bold]{chosen.title}[/bold] on {problem.data['name']}, preset {name}", highlight=False
+            f"[bold]{chosen.title}[/bold] on {problem.data['name']}, preset {request.preset}", highlight=False
         )
         console.print(
-            _cost(settings, len(competitors), len(numbers), runner.cost(settings, trainings)), highlight=False
+            _cost(settings, len(competitors), len(request.seeds), runner.cost(settings, trainings)),
+            highlight=False,
         )
+        whole = runner.Plan(chosen, request.preset, settings, competitors, request.seeds)
         with progress.display(console, trainings) as display:
-            failures = runner.run(chosen, name, settings, competitors, numbers, problem, directory, display)
+            failures = runner.run(whole, problem, directory, display, resume)
         _show(console, log.read_all(directory), directory)
         for failure in failures:
             typer.echo(f"natgrad: {failure}", err=True)
@@ -187,16 +215,34 @@ def _show(console: Console, logs: "list[RunLog]", directory: Path) -> None:
 
 
 @contextmanager
-def _plain_errors(interrupted: str = "") -> Iterator[None]:
-    """Turn a user's mistake into one line and exit code 2, and Ctrl-C into one line and exit code 130."""
+def _plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[None]:
+    """Turn what a person can mend into one line and an exit code.
+
+    2 is a mistake in what was asked for, 1 a machine that refused (a full disk, a missing permission),
+    130 and 143 a run stopped by Ctrl-C or SIGTERM, which `--resume` continues.
+    """
+    from natgrad_paper.stop import Stopped
+
     try:
         yield
     except UserError as problem:
         typer.echo(f"natgrad: {problem}", err=True)
         raise typer.Exit(2) from None
+    except Stopped as stopped:
+        directory = out or stopped.directory
+        typer.echo(
+            f"natgrad: stopped by {stopped.by.name} after a checkpoint; "
+            f"`natgrad run {experiment} --out {directory} --resume` continues",
+            err=True,
+        )
+        raise typer.Exit(stopped.exit_code) from None
     except KeyboardInterrupt:
-        typer.echo("natgrad: interrupted" + (f"; {interrupted}" if interrupted else ""), err=True)
+        typer.echo("natgrad: interrupted", err=True)
         raise typer.Exit(130) from None
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        typer.echo(f"natgrad: {where}{problem.strerror or problem}", err=True)
+        raise typer.Exit(1) from None
 
 
 def _cost(settings: Any, methods: int, seeds: int, seconds: float | None) -> str:
@@ -227,16 +273,16 @@ def _words(text: str | None) -> list[str]:
     return list(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))
 
 
-def _seeds(text: str) -> list[int]:
+def _seeds(text: str) -> tuple[int, ...]:
     words = _words(text)
     if not words or not all(word.isascii() and word.isdigit() for word in words):
         raise UserError(f"--seeds: expected a count or whole numbers with commas, found {text!r}")
-    numbers = [int(word) for word in words]
+    numbers = tuple(int(word) for word in words)
     if "," in text:
         return numbers
     if not 1 <= numbers[0] <= 1000:
         raise UserError(f"--seeds: expected a count from 1 to 1000, found {text!r}")
-    return list(range(numbers[0]))
+    return tuple(range(numbers[0]))
 
 
 def _fresh(parent: Path, name: str) -> Path:

@@ -42,6 +42,8 @@ class Problem:
     test: tuple[np.ndarray, np.ndarray] | None
     data: dict[str, Any]
     """The data's name and hash, for the log."""
+    pictures: Callable[[Tree, Array], Array] | None = None
+    """From (params, inputs) to images in [0, 1] to be looked at, if the problem has any."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Method:
     steps_per_call: Callable[[Any], int] = lambda config: 1
     """Steps in one call of the compiled loop: above one where a step is shorter than Python's share in it."""
     about: str = ""
+    on_host: bool = False
+    """Whether its search runs on the host, so that its steps cannot be compiled whole."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""The log of a run: JSON lines, a header first, then one record an evaluation, then why it ended.
+"""The log of a run: JSON lines, a header first, then steps and evaluations, then why it ended.
 
 Every line is written whole and flushed, so whatever stops a run leaves a log that can be read.
 """
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from natgrad_paper.errors import UserError
+from natgrad_paper.stop import Stopped
 
 FORMAT = 1
 FINISHED = "finished"
@@ -19,18 +21,49 @@ TIMES = frozenset({"started", "training_seconds", "evaluation_seconds", "compile
 """The fields in which two runs of the same seed may differ."""
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A place in a log: how many bytes come before it, and their hash."""
+
+    size: int
+    sha256: str
+
+    def fits(self, path: Path) -> bool:
+        """Whether the file still begins as it did."""
+        try:
+            with path.open("rb") as stream:
+                start = stream.read(self.size)
+        except OSError:
+            return False
+        return len(start) == self.size and hashlib.sha256(start).hexdigest() == self.sha256
+
+
 class Writer:
     """Writes a log, one record at a time."""
 
-    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+    def __init__(self, path: Path, header: dict[str, Any], keep: int | None = None) -> None:
+        """Begin a log, or go on with one: `keep` is how many of its bytes are good."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = path.open("w", encoding="utf-8")
-        self.write({"record": "header", "format": FORMAT, **header})
+        self._stream = path.open("wb" if keep is None else "r+b")
+        self._hash = hashlib.sha256()
+        if keep is None:
+            self.write({"record": "header", "format": FORMAT, **header})
+        else:
+            self._hash.update(self._stream.read(keep))
+            self._stream.truncate(keep)
+            self._stream.seek(keep)
 
     def write(self, record: dict[str, Any]) -> None:
         """Append a record. JSON has no NaN or infinity: they become null."""
-        self._stream.write(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n")
+        line = (json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        self._stream.write(line)
         self._stream.flush()
+        self._hash.update(line)
+
+    @property
+    def mark(self) -> "Mark":
+        """The log so far."""
+        return Mark(self._stream.tell(), self._hash.hexdigest())
 
     def __enter__(self) -> "Writer":
         return self
@@ -39,9 +72,8 @@ class Writer:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
-            self.write(
-                {"record": "end", "reason": "interrupted" if kind is KeyboardInterrupt else kind.__name__}
-            )
+            stopped = issubclass(kind, KeyboardInterrupt | Stopped)
+            self.write({"record": "end", "reason": "interrupted" if stopped else kind.__name__})
         self._stream.close()
 
 
@@ -53,6 +85,10 @@ class RunLog:
     evaluations: tuple[dict[str, Any], ...]
     end: str | None
     """Why the run ended; None when it was cut off."""
+    steps: tuple[dict[str, Any], ...] = ()
+    """Single steps, in the optimizer's own words: all at first, then fewer and fewer."""
+    samples: dict[str, Any] | None = None
+    """Pictures of cases and their reconstructions, if the run left any."""
 
 
 def read(path: Path) -> RunLog:
@@ -74,8 +110,17 @@ def read(path: Path) -> RunLog:
     if records[0].get("format") != FORMAT:
         raise UserError(f"{path}: format: expected {FORMAT}, found {records[0].get('format')!r}")
     ends = [record["reason"] for record in records if record.get("record") == "end"]
-    evaluations = tuple(record for record in records if record.get("record") == "evaluation")
-    return RunLog(records[0], evaluations, ends[-1] if ends else None)
+    of_kind = {
+        kind: tuple(record for record in records if record.get("record") == kind)
+        for kind in ("evaluation", "step", "samples")
+    }
+    return RunLog(
+        records[0],
+        of_kind["evaluation"],
+        ends[-1] if ends else None,
+        of_kind["step"],
+        of_kind["samples"][-1] if of_kind["samples"] else None,
+    )
 
 
 def read_all(directory: Path) -> list[RunLog]:
@@ -88,7 +133,7 @@ def read_all(directory: Path) -> list[RunLog]:
 
 def times_aside(log: RunLog) -> list[dict[str, Any]]:
     """Return the log's records without clock readings: what two runs of the same seed share."""
-    records = [log.header, *log.evaluations, {"end": log.end}]
+    records = [log.header, *log.evaluations, *log.steps, {"end": log.end}]
     return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 

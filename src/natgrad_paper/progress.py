@@ -29,6 +29,12 @@ class Display(Protocol):
     def update(self, event: Event) -> None:
         """Say where the training stands."""
 
+    def skip(self, label: str, seed: int) -> None:
+        """Say that a training was finished before."""
+
+    def tell(self, sentence: str) -> None:
+        """Say something that stays on the screen."""
+
 
 def display(console: Console, trainings: int) -> Display:
     """Return the display that fits the console."""
@@ -56,11 +62,19 @@ class Quiet:
         if event.ended:
             error = (event.errors or {}).get(ERROR, math.nan)
             self._console.print(
-                f"{self._name}: {event.ended} after {event.iteration} iterations, "
-                f"{event.training_seconds:.1f} s of training, squared error {error:.4g}",
+                f"{self._name}: {event.ended} after {event.position.iteration} iterations, "
+                f"{event.position.training_seconds:.1f} s of training, squared error {error:.4g}",
                 highlight=False,
                 soft_wrap=True,
             )
+
+    def skip(self, label: str, seed: int) -> None:
+        """Print that there is nothing to do."""
+        self.tell(f"{label}, seed {seed}: finished before")
+
+    def tell(self, sentence: str) -> None:
+        """Print the sentence."""
+        self._console.print(sentence, highlight=False, soft_wrap=True, markup=False)
 
 
 class Live:
@@ -106,8 +120,17 @@ class Live:
         if event.ended:
             self._bars.stop_task(self._task)
 
+    def skip(self, label: str, seed: int) -> None:
+        """Count it as done."""
+        self._done += 1
+        self.tell(f"{label} · seed {seed}: finished before")
+
+    def tell(self, sentence: str) -> None:
+        """Print the sentence above the bars."""
+        self._bars.console.print(sentence, highlight=False, markup=False)
+
     def _numbers(self, event: Event) -> str:
-        parts = [f"step {event.iteration:>6}", f"error [bold]{self._error:8.3f}[/bold]"]
+        parts = [f"step {event.position.iteration:>6}", f"error [bold]{self._error:8.3f}[/bold]"]
         for symbol, field, form in (
             ("λ", "damping", ".2g"),
             ("ρ", "rho", ".2f"),
@@ -117,8 +140,8 @@ class Live:
             # Zero damping or no solver iteration: a method without a metric.
             if value is not None and math.isfinite(value) and (value or field == "rho"):
                 parts.append(f"{symbol} {value:{form}}")
-        if event.refused:
-            parts.append(f"[yellow]{event.refused} refused[/yellow]")
+        if event.position.refused:
+            parts.append(f"[yellow]{event.position.refused} refused[/yellow]")
         return "  ".join(parts)
 
     def _left(self, fraction: float) -> str:

@@ -1,61 +1,171 @@
-"""Running an experiment: every method from every seed, each with its own log."""
+"""Running an experiment: every method from every seed, each with its own log and checkpoints."""
 
+import base64
 import dataclasses
 import datetime
 import os
 import platform
 import shutil
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
 import natgrad
+from natgrad_paper.checkpoint import Checkpoint, Checkpoints, digest
 from natgrad_paper.errors import UserError
-from natgrad_paper.experiment import Experiment, Method, Problem
-from natgrad_paper.log import FINISHED, Writer
+from natgrad_paper.experiment import Experiment, Method, Problem, Tree
+from natgrad_paper.log import FINISHED, Writer, read
 from natgrad_paper.progress import Display
+from natgrad_paper.stop import Stop, Stopped
 from natgrad_paper.train import Trainer
+
+SAMPLES = 12
+"""Cases whose pictures are kept."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is: an experiment with its settings, the methods and the seeds."""
+
+    experiment: Experiment
+    preset: str
+    config: Any
+    methods: Sequence[Method]
+    seeds: Sequence[int]
+    checkpoint_seconds: float = 60.0
+    """Time between checkpoints, not counted as training."""
 
 
 def run(
-    experiment: Experiment,
-    preset: str,
-    config: Any,
-    methods: Sequence[Method],
-    seeds: Sequence[int],
+    plan: Plan,
     problem: Problem,
     directory: Path,
     display: Display,
+    resume: bool = False,
 ) -> list[str]:
     """Train every method from every seed; return a line for each training that ended before its time.
 
     Logs go to `logs/<method>.<seed>.jsonl` in the directory. Seeds are the outer loop, so that an
-    interrupted run has all methods for the seeds it reached; each method is compiled once.
+    interrupted run has all methods for the seeds it reached; each method is compiled once. With
+    `resume`, what is finished is left and what was interrupted goes on from its last checkpoint.
     """
     trainers: dict[str, Trainer] = {}
     failures = []
-    with display:
-        for seed in seeds:
-            for method in methods:
+    with display, Stop() as stop:
+        for seed in plan.seeds:
+            for method in plan.methods:
+                path = directory / "logs" / f"{method.name}.{seed}.jsonl"
+                if resume and _finished(path):
+                    display.skip(method.label, seed)
+                    continue
+                if stop.asked:
+                    raise Stopped(stop.asked, directory)
                 display.start(method.label, seed)
                 if method.name not in trainers:
-                    trainers[method.name] = Trainer(problem, method, config)
-                identity = {"method": method.name, "seed": seed}
-                header = _header(experiment, preset, config, method, seed, problem)
-                with Writer(directory / "logs" / f"{method.name}.{seed}.jsonl", header) as log:
-                    for event in trainers[method.name].run(seed):
-                        if event.errors is not None:
-                            log.write({"record": "evaluation", **identity, **event.record()})
-                        display.update(event)
-                        if event.ended:
-                            log.write({"record": "end", "reason": event.ended})
-                            if event.ended != FINISHED:
-                                failures.append(f"{method.label}, seed {seed}: {event.ended}")
+                    trainers[method.name] = Trainer(problem, method, plan.config)
+                header = _header(plan, method, seed, problem)
+                training = Training(trainers[method.name], seed, path, header, display, stop)
+                ended = training.run(resume, plan.checkpoint_seconds)
+                if ended != FINISHED:
+                    failures.append(f"{method.label}, seed {seed}: {ended}")
     return failures
+
+
+@dataclass(frozen=True)
+class Training:
+    """One method from one seed, with its log and its checkpoints."""
+
+    trainer: Trainer
+    seed: int
+    path: Path
+    """Of the log."""
+    header: dict[str, Any]
+    display: Display
+    stop: Stop
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Where this training's checkpoints are, and what they belong to."""
+        header = self.header
+        return Checkpoints(
+            self.path.parents[1] / "checkpoints" / self.path.stem,
+            identity={
+                "experiment": header["experiment"],
+                "method": header["method"]["name"],
+                "seed": self.seed,
+                "settings": digest(header["config"]),
+                "data": header["data"]["sha256"],
+            },
+            surroundings={**header["versions"], "cores": header["cores"], "platform": header["platform"]},
+        )
+
+    def run(self, resume: bool, every: float) -> str:
+        """Train to the end and return why it is one; checkpoints are `every` so many seconds apart."""
+        identity = {"method": self.header["method"]["name"], "seed": self.seed}
+        found = self._found() if resume else None
+        start = None if found is None else (found.position, *found.trained)
+        saved = time.monotonic()
+        with Writer(self.path, self.header, None if found is None else found.log.size) as log:
+            if found is not None:
+                log.write({"record": "resumed", "iteration": found.position.iteration})
+            for event in self.trainer.run(self.seed, start):
+                for step in event.thinned_steps():
+                    log.write(step)
+                if event.errors is not None:
+                    log.write({**identity, **event.evaluation()})
+                self.display.update(event)
+                if event.ended != FINISHED and (
+                    event.ended or self.stop.asked or time.monotonic() - saved > every
+                ):
+                    self.checkpoints.save(Checkpoint(event.position, log.mark, event.trained))
+                    saved = time.monotonic()
+                if event.ended:
+                    if (samples := self._samples(event.trained[0])) is not None:
+                        log.write({"record": "samples", **samples})
+                    log.write({"record": "end", "reason": event.ended})
+                elif self.stop.asked:
+                    raise Stopped(self.stop.asked, self.path.parents[1])
+        if event.ended == FINISHED:
+            self.checkpoints.discard()
+        return event.ended or ""
+
+    def _found(self) -> Checkpoint | None:
+        """Return the checkpoint to go on from; without one the training starts again."""
+        found = self.checkpoints.load(self.trainer.start(self.seed), self.display.tell)
+        if found is not None and not found.log.fits(self.path):
+            self.display.tell(f"{self.path}: log changed since its checkpoint: this training starts again")
+            return None
+        return found
+
+    def _samples(self, params: Tree) -> dict[str, Any] | None:
+        problem = self.trainer.problem
+        if problem.pictures is None:
+            return None
+        cases = (problem.test or problem.train)[0][:SAMPLES]
+        images = problem.pictures(params, jnp.asarray(cases))
+        return {
+            "shape": list(images.shape),
+            "cases": _encoded(cases),
+            "reconstructions": _encoded(np.asarray(images)),
+        }
+
+
+def _encoded(images: np.ndarray) -> str:
+    """Return images as text: a byte a pixel."""
+    levels = np.round(255 * np.clip(np.nan_to_num(images), 0, 1)).astype(np.uint8)
+    return base64.b64encode(levels.tobytes()).decode("ascii")
+
+
+def _finished(path: Path) -> bool:
+    """Whether a log says that its training used up its budget."""
+    return path.exists() and read(path).end == FINISHED
 
 
 def prepare_directory(directory: Path, overwrite: bool) -> None:
@@ -68,7 +178,8 @@ def prepare_directory(directory: Path, overwrite: bool) -> None:
                 f"{directory}: expected an empty directory, found files; choose another or add --overwrite"
             )
         # Only what a run leaves: a directory named by mistake keeps everything else.
-        shutil.rmtree(directory / "logs", ignore_errors=True)
+        for leftover in ("logs", "checkpoints"):
+            shutil.rmtree(directory / leftover, ignore_errors=True)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -87,17 +198,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _header(
-    experiment: Experiment, preset: str, config: Any, method: Method, seed: int, problem: Problem
-) -> dict[str, Any]:
-    order = [known.name for known in experiment.methods].index(method.name)
+def _header(plan: Plan, method: Method, seed: int, problem: Problem) -> dict[str, Any]:
+    order = [known.name for known in plan.experiment.methods].index(method.name)
     return {
-        "experiment": experiment.name,
-        "preset": preset,
+        "experiment": plan.experiment.name,
+        "preset": plan.preset,
         "method": {"name": method.name, "label": method.label, "color": method.color, "order": order},
         "seed": seed,
         "data": problem.data,
-        "config": dataclasses.asdict(config),
+        "config": dataclasses.asdict(plan.config),
         "versions": {
             "natgrad": natgrad.__version__,
             "jax": jax.__version__,

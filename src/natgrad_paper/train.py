@@ -1,8 +1,9 @@
 """Training with one method, with honest clocks: compiling, training and evaluating are timed apart."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
@@ -17,41 +18,60 @@ STEP_FIELDS = ("loss", "new_loss", "rho", "damping", "accepted", "step_size", "g
 """What is kept of an optimizer's `info`, where it has them."""
 SOLVER_FIELDS = ("iterations", "residual")
 NONFINITE = (ng.Outcome.NONFINITE_GRADIENT, ng.Outcome.NONFINITE_METRIC, ng.Outcome.NONFINITE_LOSS)
+RATIO = math.log(1.05)
 REFUSALS = 10
 """So many steps refused one after another for a NaN or an infinity end a run: nothing will come of it."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a training is: with its parameters and its optimizer's state, all that going on from here needs."""
+
+    iteration: int = 0
+    refused: int = 0
+    """Steps refused so far."""
+    in_a_row: int = 0
+    """Of these, the last ones in a row that were refused for a NaN or an infinity."""
+    training_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Event:
     """Where a run stands after a call of the compiled loop."""
 
-    iteration: int
+    position: Position
     fraction: float
     """Of the budget, in [0, 1]."""
-    step: dict[str, Any]
-    """The last step, in the optimizer's own words."""
-    refused: int
-    """Steps refused so far."""
-    training_seconds: float
-    evaluation_seconds: float
-    compile_seconds: float
+    steps: tuple[dict[str, Any], ...]
+    """The steps of this call, in the optimizer's own words."""
     errors: dict[str, float] | None
     """Mean errors over the whole training set (and the test set, as `test_…`), at the evaluations."""
-    ended: str | None = None
+    ended: str | None
     """Why this is the last event, if it is."""
+    trained: tuple[Tree, Tree]
+    """Parameters and optimizer state: only until the next event, which may reuse their memory."""
 
-    def record(self) -> dict[str, Any]:
-        """Return the event as a line of the log."""
-        return {
-            "record": "evaluation",
-            "iteration": self.iteration,
-            "training_seconds": self.training_seconds,
-            "evaluation_seconds": self.evaluation_seconds,
-            "compile_seconds": self.compile_seconds,
-            **(self.errors or {}),
-            **self.step,
-            "refused": self.refused,
-        }
+    @property
+    def step(self) -> dict[str, Any]:
+        """The last step."""
+        return self.steps[-1] if self.steps else {}
+
+    def evaluation(self) -> dict[str, Any]:
+        """Return the evaluation as a line of the log."""
+        where = asdict(self.position)
+        del where["in_a_row"]
+        return {"record": "evaluation", **where, **(self.errors or {}), **self.step}
+
+    def thinned_steps(self) -> list[dict[str, Any]]:
+        """Return the steps worth a line of the log: all at first, then at a geometric grid."""
+        first = self.position.iteration - len(self.steps) + 1
+        return [
+            {"record": "step", "iteration": first + number, **_short(step)}
+            for number, step in enumerate(self.steps)
+            if on_grid(first + number)
+        ]
 
 
 class Trainer:
@@ -69,36 +89,31 @@ class Trainer:
         self.test = None if problem.test is None else jax.device_put(problem.test)
         self._compiled: Compiled | None = None
 
-    def run(self, seed: int) -> Iterator[Event]:
-        """Train from the seed's initial parameters; yield an event a call of the loop, the first before any."""
+    def run(self, seed: int, resume: tuple[Position, Tree, Tree] | None = None) -> Iterator[Event]:
+        """Train from the seed's initial parameters, or on from where a training stood.
+
+        The first event is where it starts, then one a call of the compiled loop.
+        """
         cases = len(self.problem.train[0])
+        at, params, state = resume or (Position(), *self.start(seed))
         # Copies: the loop gives its buffers away, and a state may share them with the parameters.
-        params = jax.tree.map(jnp.array, self.problem.init(seed))
-        state = jax.tree.map(jnp.array, self.optimizer.init(params))
-        with Stopwatch() as compiling:
+        params, state = jax.tree.map(jnp.array, (params, state))
+        with Stopwatch(at.compile_seconds) as compiling:
             compiled = self._compile(params, state, self.batches.draw(cases, seed, 0, self.steps))
 
-        training, evaluating = Stopwatch(), Stopwatch()
-        marks = iter(self.budget.marks())
-        mark = next(marks)
-        iteration = refused = in_a_row = 0
-        step: dict[str, Any] = {}
-        with evaluating:
-            errors: dict[str, float] | None = self._errors(compiled, params)
-        ended: str | None = None
+        training, evaluating = Stopwatch(at.training_seconds), Stopwatch(at.evaluation_seconds)
+        iteration, refused, in_a_row = at.iteration, at.refused, at.in_a_row
+        errors, ended = None, None
+        steps: tuple[dict[str, Any], ...] = ()
+        if resume is None:
+            with evaluating:
+                errors = self._errors(compiled, params)
+        mark = self._next_mark(iteration, training.seconds)
         while True:
             spent = self.budget.spent(iteration, training.seconds)
-            yield Event(
-                iteration,
-                min(1.0, spent / self.budget.limit),
-                step,
-                refused,
-                training.seconds,
-                evaluating.seconds,
-                compiling.seconds,
-                errors,
-                ended,
-            )
+            clocks = (training.seconds, evaluating.seconds, compiling.seconds)
+            position = Position(iteration, refused, in_a_row, *clocks)
+            yield Event(position, min(1.0, spent / self.budget.limit), steps, errors, ended, (params, state))
             if ended:
                 return
             with training:
@@ -107,33 +122,60 @@ class Trainer:
                     compiled.advance(params, state, self.train, drawn)
                 )
             iteration += self.steps
-            history = jax.device_get(info)
-            step = {name: values[-1].tolist() for name, values in history.items()}
-            refused += self.steps - int(np.sum(history.get("accepted", np.ones(self.steps))))
-            for outcome in history.get("outcome", ()):
-                in_a_row = in_a_row + 1 if outcome in NONFINITE else 0
+            steps = _rows(jax.device_get(info), self.steps)
+            refused += sum(not step.get("accepted", True) for step in steps)
+            for step in steps:
+                in_a_row = in_a_row + 1 if step.get("outcome") in NONFINITE else 0
 
             spent = self.budget.spent(iteration, training.seconds)
             if spent >= self.budget.limit:
                 ended = FINISHED
             elif in_a_row >= REFUSALS:
-                ended = f"{in_a_row} nonfinite steps in a row"
+                ended = f"{in_a_row} steps in a row refused: {ng.Outcome.name_of(steps[-1]['outcome'])}"
             errors = None
             if ended or spent >= mark:
                 with evaluating:
                     errors = self._errors(compiled, params)
-                mark = next((later for later in marks if later > spent), self.budget.limit)
+                mark = self._next_mark(iteration, training.seconds)
+
+    def start(self, seed: int) -> tuple[Tree, Tree]:
+        """Return a seed's parameters and state before the first step."""
+        params = self.problem.init(seed)
+        return params, self.optimizer.init(params)
+
+    def _next_mark(self, iteration: int, seconds: float) -> float:
+        """Return where the next evaluation is due: the first point of the grid ahead."""
+        spent = self.budget.spent(iteration, seconds)
+        return next((mark for mark in self.budget.marks() if mark > spent), self.budget.limit)
 
     def _compile(self, params: Tree, state: Tree, drawn: dict[str, np.ndarray]) -> "Compiled":
         if self._compiled is None:
-            advance = jax.jit(self._advance, donate_argnums=(0, 1))
             evaluate = jax.jit(self._case_errors)
             self._compiled = Compiled(
-                advance.lower(params, state, self.train, drawn).compile(),
+                self._ready(params, state, drawn),
                 evaluate.lower(params, self.train).compile(),
                 None if self.test is None else evaluate.lower(params, self.test).compile(),
             )
         return self._compiled
+
+    def _ready(self, params: Tree, state: Tree, drawn: dict[str, np.ndarray]) -> Callable[..., Any]:
+        """Return the loop, compiled; of a method that searches on the host, what can be compiled of it."""
+        if self.method.on_host:
+            self._advance_on_host(params, state, self.train, drawn)
+            return self._advance_on_host
+        advance = jax.jit(self._advance, donate_argnums=(0, 1))
+        return advance.lower(params, state, self.train, drawn).compile()
+
+    def _advance_on_host(self, params: Tree, state: Tree, data: Any, drawn: Any) -> tuple[Tree, Tree, Any]:
+        """Take several steps that cannot be traced."""
+        history = []
+        for number in range(self.steps):
+            indices = {part: rows[number] for part, rows in drawn.items()}
+            inputs, targets = data
+            arguments = self.batches.arguments(inputs, targets, indices)
+            params, state, info = self.optimizer.step(params, state, arguments.pop("batch"), **arguments)
+            history.append(_summary(info))
+        return params, state, jax.tree.map(lambda *values: jnp.stack(values), *history)
 
     def _advance(self, params: Tree, state: Tree, data: Any, drawn: dict[str, Any]) -> tuple[Tree, Tree, Any]:
         """Take several steps: the compiled loop."""
@@ -182,8 +224,8 @@ class Compiled:
 class Stopwatch:
     """Adds up the seconds spent inside its `with` blocks."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
 
     def __enter__(self) -> "Stopwatch":
         self._start = time.perf_counter()
@@ -191,6 +233,25 @@ class Stopwatch:
 
     def __exit__(self, *exception: object) -> None:
         self.seconds += time.perf_counter() - self._start
+
+
+def on_grid(iteration: int) -> bool:
+    """Whether a step is one of those logged: all up to 20, then one in every 5 % more."""
+    return math.floor(math.log(iteration) / RATIO) > math.floor(math.log(max(iteration - 1, 0.5)) / RATIO)
+
+
+def _short(step: dict[str, Any]) -> dict[str, Any]:
+    """Return a step's numbers to five digits, without long lists: enough to draw."""
+    return {
+        name: float(f"{value:.5g}") if isinstance(value, float) else value
+        for name, value in step.items()
+        if not isinstance(value, list) or len(value) <= 2
+    }
+
+
+def _rows(history: dict[str, np.ndarray], steps: int) -> tuple[dict[str, Any], ...]:
+    """Return a call's stacked numbers step by step."""
+    return tuple({name: values[n].tolist() for name, values in history.items()} for n in range(steps))
 
 
 def _summary(info: Any) -> dict[str, Any]:

@@ -1,11 +1,8 @@
 """The command from end to end, at the preset made for it."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -170,43 +167,6 @@ def test_list_and_version():
         assert words in listed.output
     assert invoke("--version").output.startswith("natgrad ")
     assert "--preset" in invoke("run", "--help").output
-
-
-def test_ctrl_c_leaves_a_log_that_can_be_drawn(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "natgrad_paper",
-        "run",
-        "curves",
-        "--preset",
-        "smoke",
-        "--methods",
-        "sgd",
-    ]
-    command += [
-        "--set",
-        "budget.iterations=100000000",
-        "--set",
-        "budget.evaluations=400",
-        "--out",
-        str(tmp_path / "r"),
-    ]
-    environment = os.environ | {"NATGRAD_CACHE_DIR": str(tmp_path / "cache")}
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
-    )
-    path = tmp_path / "r" / "logs" / "sgd.0.jsonl"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (path.exists() and path.read_text().count("\n") > 3):
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert errors.strip().splitlines()[-1].startswith("natgrad: interrupted; the logs so far are good")
-    assert "Traceback" not in errors
-    assert log.read(path).end == "interrupted"
-    assert invoke("report", tmp_path / "r").exit_code == 0
 
 
 def test_command_without_its_extra_says_what_to_install(tmp_path):

@@ -62,10 +62,10 @@ def events(budget, inputs=None, steps=1, batches=None):
 def test_evaluates_the_whole_set_in_ragged_chunks_on_the_grid():
     seen = events(Budget(iterations=100, evaluations=3))
     evaluated = [event for event in seen if event.errors]
-    assert [event.iteration for event in evaluated] == [0, 1, 10, 100]
+    assert [event.position.iteration for event in evaluated] == [0, 1, 10, 100]
     for event in evaluated:
         assert event.errors == {
-            "squared_error": pytest.approx(np.mean((event.iteration - np.arange(8)) ** 2))
+            "squared_error": pytest.approx(np.mean((event.position.iteration - np.arange(8)) ** 2))
         }
     assert len(seen) == 101
     assert [event.ended for event in seen[:-1]] == [None] * 100
@@ -75,26 +75,26 @@ def test_evaluates_the_whole_set_in_ragged_chunks_on_the_grid():
 
 def test_several_steps_in_one_call():
     seen = events(Budget(iterations=10, evaluations=1), steps=5, batches=Batches(Minibatch(2)))
-    assert [event.iteration for event in seen] == [0, 5, 10]
+    assert [event.position.iteration for event in seen] == [0, 5, 10]
     assert seen[-1].errors == {"squared_error": pytest.approx(np.mean((10 - np.arange(8)) ** 2))}
 
 
 def test_stops_by_training_time():
     seen = events(Budget(seconds=0.05, first=0.01, evaluations=3))
     assert seen[-1].ended == "finished"
-    assert seen[-1].training_seconds >= 0.05
-    assert all(event.training_seconds < 0.05 for event in seen[:-1])
-    assert seen[0].compile_seconds == seen[-1].compile_seconds > 0
+    assert seen[-1].position.training_seconds >= 0.05
+    assert all(event.position.training_seconds < 0.05 for event in seen[:-1])
+    assert seen[0].position.compile_seconds == seen[-1].position.compile_seconds > 0
 
 
 def test_ten_nonfinite_steps_end_a_run():
     seen = events(Budget(iterations=1000), inputs=np.array([0.0, np.nan]))
-    assert seen[-1].ended == "10 nonfinite steps in a row"
-    assert (seen[-1].iteration, seen[-1].refused) == (10, 10)
+    assert seen[-1].ended == "10 steps in a row refused: nonfinite gradient"
+    assert (seen[-1].position.iteration, seen[-1].position.refused) == (10, 10)
 
 
 def test_a_method_compiles_once_for_all_seeds():
     method = Method("count", "Count", "#000000", lambda p, c: Countdown(), lambda c: Batches(Whole()))
     trainer = Trainer(problem(np.arange(4.0)), method, Config(Budget(iterations=2)))
     first, second = ([*trainer.run(seed)][-1] for seed in (0, 1))
-    assert second.compile_seconds < first.compile_seconds / 5
+    assert second.position.compile_seconds < first.position.compile_seconds / 5

@@ -8,6 +8,8 @@ import pytest
 from natgrad.solve import CG, Reason
 from natgrad.solve.cg import _stagnates, snapshot_iterations
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 RNG = np.random.default_rng(3)
 D = np.geomspace(1, 1e-3, 200)
 B = RNG.normal(size=200)

@@ -7,6 +7,8 @@ import pytest
 
 from natgrad.solve import CG, MINRES, MinresQLP, Reason
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 SOLVERS = {"cg": CG(25, 1e-10), "minres": MINRES(25, 1e-10), "minres-qlp": MinresQLP(25, 1e-10)}
 by_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
 N = 12

@@ -10,6 +10,8 @@ from judge import POSITIVE, easy, inconsistent, judge
 
 from natgrad.solve import CG, MINRES, MinresQLP, Reason
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 RTOL = {np.float64: 1e-8, np.float32: 1e-4}
 EASY = {np.float64: 1e4 * (1 + 1e-9), np.float32: 1e2 * (1 + 1e-6)}
 

@@ -10,6 +10,8 @@ import pytest
 from natgrad.solve import MinresQLP, Reason
 from natgrad.solve.reflections import reflect
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 HUGE, TINY = float(np.finfo(np.float64).max), float(np.finfo(np.float64).tiny)
 
 

@@ -13,6 +13,8 @@ from natgrad import solve
 from natgrad.solve import CG, Dual, MinresQLP, Reason, extreme_eigenvalues, spectral_density, trace
 from natgrad.solve.lineax_adapter import Lineax
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 RNG = np.random.default_rng(0)
 J = jnp.asarray(RNG.normal(size=(6, 40)))
 G = {"w": jnp.asarray(RNG.normal(size=(5, 8)))}

@@ -11,6 +11,8 @@ from corpus import batch
 
 from natgrad.solve import CG, MINRES, MinresQLP, Reason
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 SOLVERS = {
     "cg": CG(60, 1e-8),
     "minres": MINRES(60, 1e-8),

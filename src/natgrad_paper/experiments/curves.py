@@ -15,12 +15,14 @@ from jax import Array
 
 import natgrad as ng
 from natgrad.solve import CG, MinresQLP
+from natgrad_paper import first_order
 from natgrad_paper.batches import Batches, Minibatch, Others, Whole
 from natgrad_paper.data import curves, curves_file
 from natgrad_paper.experiment import Errors, Experiment, Method, Problem
 from natgrad_paper.experiments.curves_config import Config
 from natgrad_paper.models import Autoencoder, Layers
 
+SHAPE = (28, 28)
 SOLVERS = {"cg": CG, "minres-qlp": MinresQLP}
 
 
@@ -83,9 +85,19 @@ def ncg_q(problem: Problem, config: Config) -> ng.Optimizer:
     )
 
 
+def ngd_search(problem: Problem, config: Config) -> ng.Optimizer:
+    """Return natural gradient on minibatches with a line search, on whatever cases the arm searches."""
+    return replace(ngd(problem, config), search=ng.LineSearch())
+
+
 def ngd_diagonal(problem: Problem, config: Config) -> ng.Optimizer:
     """Return natural gradient with the diagonal of the metric, the control the paper argues against."""
     return replace(ngd(problem, config), metric=ng.DiagonalFisher(blocks=20))
+
+
+def ncg_f_diagonal(problem: Problem, config: Config) -> ng.Optimizer:
+    """Return Gonzalez and Dorronsoro's method: conjugate natural gradient with the diagonal of the metric."""
+    return replace(conjugate(beta=ng.PolakRibiere())(problem, config), metric=ng.DiagonalFisher(blocks=20))
 
 
 def hessian_free(problem: Problem, config: Config) -> ng.Optimizer:
@@ -167,13 +179,51 @@ METHODS = (
         about="Krylov Subspace Descent: gradient on all cases, the rest on parts of them",
     ),
     Method(
-        "ksd-without", "KSD without last step", "#998EC3", krylov(False),
+        "ksd-without", "KSD, no last step", "#998EC3", krylov(False),
         lambda c: Batches(Whole(), metric=Minibatch(c.ksd.part), search=Others(c.ksd.part)),
         about="the control: KSD whose space lacks the last step",
     ),
     Method(
+        "ncg-l-cobyla", "NCG-L, COBYLA", "#66A61E", conjugate(search=ng.Cobyla()), lambda c: Batches(Whole()),
+        about="NCG-L with the paper's own search, on the host", on_host=True,
+    ),
+    Method(
+        "ncg-f-diag", "NCG-F, diagonal", "#666666", ncg_f_diagonal, lambda c: Batches(Whole()),
+        about="the control: Polak-Ribière with only the diagonal of the metric",
+    ),
+    Method(
+        "ngd-search-same", "NGD, searched: same", "#A6CEE3", ngd_search,
+        lambda c: Batches(Minibatch(c.ngd.batch), Others(c.ngd.metric_batch)),
+        about="minibatches, line search on the gradient's own",
+    ),
+    Method(
+        "ngd-search-fresh", "NGD, searched: fresh", "#1F78B4", ngd_search,
+        lambda c: Batches(Minibatch(c.ngd.batch), Others(c.ngd.metric_batch), search=Others(c.ngd.batch)),
+        about="minibatches, line search on cases the gradient did not see",
+    ),
+    Method(
+        "ngd-search-full", "NGD, searched: all", "#08306B", ngd_search,
+        lambda c: Batches(Minibatch(c.ngd.batch), Others(c.ngd.metric_batch), search=Whole()),
+        about="minibatches, line search on all cases",
+    ),
+    Method(
         "tonga", "TONGA", "#B2182B", tonga, lambda c: Batches(Minibatch(c.tonga.batch)),
         steps_per_call=lambda c: c.tonga.steps_per_call, about="online covariance of the gradients",
+    ),
+    Method(
+        "nesterov", "Nesterov momentum", "#BF812D",
+        lambda p, c: first_order.nesterov(p, c.nesterov.rate, c.nesterov.momentum),
+        lambda c: Batches(Minibatch(c.nesterov.batch)),
+        steps_per_call=lambda c: c.nesterov.steps_per_call, about="minibatches, tuned rate and batch (optax)",
+    ),
+    Method(
+        "adam", "Adam", "#E41A1C", lambda p, c: first_order.adam(p, c.adam.rate),
+        lambda c: Batches(Minibatch(c.adam.batch)),
+        steps_per_call=lambda c: c.adam.steps_per_call, about="minibatches, tuned rate and batch (optax)",
+    ),
+    Method(
+        "lbfgs", "L-BFGS", "#7F7F7F", lambda p, c: first_order.lbfgs(p, c.lbfgs.memory),
+        lambda c: Batches(Whole()), about="all cases in every step, zoom line search (optax)",
     ),
 )  # fmt: skip
 
@@ -207,6 +257,7 @@ def prepare(config: Config, path: Path | None) -> Problem:
         train=(images.train, images.train),
         test=(images.test, images.test) if len(images.test) else None,
         data=images.describe(),
+        pictures=lambda params, inputs: jax.nn.sigmoid(model(params, inputs)).reshape(-1, *SHAPE),
     )
 
 

@@ -103,6 +103,33 @@ class Tonga:
 
 
 @dataclass(frozen=True)
+class Nesterov:
+    """Nesterov momentum, tuned over rate and batch."""
+
+    batch: Count
+    rate: Positive
+    momentum: Annotated[float, Rule("a number from 0 to 1, 1 excluded", lambda m: 0 <= m < 1)] = 0.999
+    """Where the schedule of momentum ends."""
+    steps_per_call: Count = 20
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam, tuned over rate and batch."""
+
+    batch: Count
+    rate: Positive
+    steps_per_call: Count = 20
+
+
+@dataclass(frozen=True)
+class Lbfgs:
+    """L-BFGS in batch mode."""
+
+    memory: Count = 10
+
+
+@dataclass(frozen=True)
 class Config:
     """All of the experiment's numbers."""
 
@@ -117,13 +144,16 @@ class Config:
     hf: HessianFree
     ksd: Krylov
     tonga: Tonga
+    nesterov: Nesterov
+    adam: Adam
+    lbfgs: Lbfgs = Lbfgs()
     evaluation_chunk: Count = 1000
     """Cases evaluated at a time."""
 
     def __post_init__(self) -> None:
-        for field, batch in (("sgd.batch", self.sgd.batch), ("ngd.batch", self.ngd.batch)):
-            if batch > self.data.train:
-                raise Unfit(field, f"at most data.train = {self.data.train}", batch)
+        for section in ("sgd", "ngd", "tonga", "nesterov", "adam"):
+            if (batch := getattr(self, section).batch) > self.data.train:
+                raise Unfit(f"{section}.batch", f"at most data.train = {self.data.train}", batch)
         if self.ngd.batch + self.ngd.metric_batch > self.data.train:
             others = self.data.train - self.ngd.batch
             raise Unfit(
