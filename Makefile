@@ -22,7 +22,7 @@ test: $(READY)    ## the tests (at most 10 minutes on two cores)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 -m "not long"
 
 test-long: $(READY) ## long fuzzing and matrices (up to 2 hours)
-	$(BIN)/python -m pytest -n $(WORKERS) -m long -s
+	$(BIN)/python -m pytest -n $(WORKERS) -m long -rP
 
 lint: $(READY)    ## style
 	$(BIN)/ruff check .

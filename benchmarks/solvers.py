@@ -138,15 +138,19 @@ def _without_nan(drawn):
     return drawn._replace(b=np.nan_to_num(drawn.b))
 
 
-def overhead(unknowns, repeats, few=5, many=45):
+NETWORK = ((784, 600), (600,), (600, 500), (500,), (500, 400), (400,), (400, 70), (170,))
+"""Parameters of a network, a million in all: what the solvers meet in natgrad."""
+
+
+def overhead(title, shapes, repeats, few=5, many=45):
     """Time an iteration as the difference of two lengths, so that what a solve does once is left out."""
     rng = np.random.default_rng(0)
     # Far from convergence after `many` steps: on an easy spectrum the residual underflows and some stop early.
-    d = jnp.asarray(10 ** rng.uniform(-6, 0, unknowns), jnp.float32)
-    b = jnp.asarray(rng.normal(size=unknowns), jnp.float32)
+    d = [jnp.asarray(10 ** rng.uniform(-6, 0, shape), jnp.float32) for shape in shapes]
+    b = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
 
     def matvec(v):
-        return d * v
+        return jax.tree.map(jnp.multiply, d, v)
 
     runs = {
         "product alone": lambda b, k: jax.lax.fori_loop(0, k, lambda _, v: matvec(v), b),
@@ -171,7 +175,7 @@ def overhead(unknowns, repeats, few=5, many=45):
     once = {name: min(times[name, few][1:]) - few * each[name] for name in runs}
     bare = each["product alone"]
     print(
-        f"\n| {unknowns} unknowns, float32 | ms per iteration | beyond the product | ratio | ms once per solve |"
+        f"\n| {title}, float32 | ms per iteration | beyond the product | ratio | ms once per solve |"
     )
     print("|---|---|---|---|---|")
     for name in runs:

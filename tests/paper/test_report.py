@@ -9,7 +9,7 @@ from rich.console import Console
 
 from natgrad_paper import log, progress, report, series, table
 from natgrad_paper.errors import UserError
-from natgrad_paper.train import Event
+from natgrad_paper.train import Event, Position
 
 
 def run_log(method="ngd", seed=0, scale=1.0, end="finished", sha="a" * 64, errors=(8.0, 4.0, 2.0), order=1):
@@ -92,13 +92,18 @@ def test_table_has_the_numbers():
         assert words in text
 
 
+def event(iteration, steps=(), errors=None, ended=None):
+    position = Position(iteration, 1, 0, 5.0, 1.0, 2.0)
+    return Event(position, iteration / 14, steps, errors, ended, ((), ()))
+
+
 def test_live_display_shows_the_numbers():
     console = Console(file=io.StringIO(), force_terminal=True, width=140)
     step = {"damping": 3.0, "rho": 0.5, "solver_iterations": 20}
     with progress.display(console, 2) as shown:
         shown.start("NGD", 0)
-        shown.update(Event(7, 0.5, step, 1, 5.0, 1.0, 2.0, {"squared_error": 12.5}))
-        shown.update(Event(14, 1.0, step, 1, 10.0, 1.0, 2.0, {"squared_error": 6.25}, "finished"))
+        shown.update(event(7, (step,), {"squared_error": 12.5}))
+        shown.update(event(14, (step,), {"squared_error": 6.25}, "finished"))
     text = console.file.getvalue()
     for words in ("NGD · seed 0", "6.250", "λ 3", "ρ 0.50", "solver 20", "1 refused"):
         assert words in text
@@ -108,8 +113,8 @@ def test_quiet_display_is_a_line_a_training():
     console = Console(file=io.StringIO(), width=60)
     with progress.display(console, 1) as shown:
         shown.start("NGD", 0)
-        shown.update(Event(7, 0.5, {}, 0, 5.0, 1.0, 2.0, None))
-        shown.update(Event(14, 1.0, {}, 0, 10.0, 1.0, 2.0, {"squared_error": 6.25}, "finished"))
+        shown.update(event(7))
+        shown.update(event(14, (), {"squared_error": 6.25}, "finished"))
     assert console.file.getvalue().count("\n") == 1
     assert "NGD, seed 0: finished after 14 iterations" in console.file.getvalue()
 

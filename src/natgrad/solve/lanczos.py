@@ -36,17 +36,31 @@ class Memory(NamedTuple):
     seen: Array
 
 
+class Ahead(NamedTuple):
+    """What the step has found of the next vector, which is not written yet: others may still read q_k."""
+
+    q: Tree
+    """q_k."""
+    r: Tree
+    """β_{k+1} q_{k+1}."""
+    z: Tree | None
+    """M⁻¹r; None without a preconditioner."""
+    beta: Array
+    squared: Array
+    memory: "Memory | None"
+
+
 def start(b: Tree, precondition: Operator | None, remember: int = 0) -> Lanczos:
     """Begin at v_1 = M⁻¹b/β_1; keep the latest `remember` vectors to make each new one orthogonal to them."""
     memory = None
     if remember:
         ring = jax.tree.map(lambda leaf: jnp.zeros((remember, *leaf.shape), leaf.dtype), b)
         memory = Memory(ring, ring, jnp.array(0, jnp.int32))
-    return _normalized(precondition, tree.zeros_like(b), b, memory)
+    return advance(_measured(precondition, tree.zeros_like(b), b, memory), b)
 
 
-def step(product: Operator, precondition: Operator | None, state: Lanczos) -> tuple[Tree, Array, Lanczos]:
-    """Return v_k, α_k and the next state: one product, in the inner product of M⁻¹."""
+def step(product: Operator, precondition: Operator | None, state: Lanczos) -> tuple[Tree, Array, Ahead]:
+    """Return v_k, α_k and what is ahead: one product, in the inner product of M⁻¹."""
     pull, q, v, _, _, memory = state
     v = q if v is None else v
     u = tree.sub(product(v), pull)
@@ -55,18 +69,28 @@ def step(product: Operator, precondition: Operator | None, state: Lanczos) -> tu
     if memory is not None:
         memory = _remember(memory, v, q)
         u = _orthogonalize(memory, u)
-    return v, alpha, _normalized(precondition, q, u, memory)
+    return v, alpha, _measured(precondition, q, u, memory)
 
 
-def _normalized(precondition: Operator | None, older: Tree, r: Tree, memory: Memory | None) -> Lanczos:
-    """Divide r by β = √(rᵀM⁻¹r)."""
-    z = r if precondition is None else precondition(r)
-    squared = tree.vdot(r, z)
-    beta = jnp.sqrt(squared)
+def _measured(precondition: Operator | None, q: Tree, r: Tree, memory: Memory | None) -> Ahead:
+    """Measure β = √(rᵀM⁻¹r)."""
+    z = None if precondition is None else precondition(r)
+    squared = tree.vdot(r, r if z is None else z)
+    return Ahead(q, r, z, jnp.sqrt(squared), squared, memory)
+
+
+def advance(ahead: Ahead, earlier: Tree) -> Lanczos:
+    """Return the next state; its vectors are written when `earlier`, which may still read q_k, is there."""
     # An exhausted space (β = 0) has no next vector; 0 keeps the numbers finite.
-    inverse = jnp.where(beta == 0, 0, 1 / beta)
-    v = None if precondition is None else tree.scale(inverse, z)
-    return Lanczos(tree.scale(beta, older), tree.scale(inverse, r), v, beta, squared, memory)
+    inverse = jnp.where(ahead.beta == 0, 0, 1 / ahead.beta)
+
+    def times(factor: Array, vector: Tree, earlier: Tree) -> Tree:
+        return jax.tree.map(lambda v, first: tree.after(factor.astype(v.dtype), first) * v, vector, earlier)
+
+    pull = times(ahead.beta, ahead.q, earlier)
+    newer = times(inverse, ahead.r, pull)
+    v = None if ahead.z is None else times(inverse, ahead.z, earlier)
+    return Lanczos(pull, newer, v, ahead.beta, ahead.squared, ahead.memory)
 
 
 def _remember(memory: Memory, v: Tree, q: Tree) -> Memory:
@@ -90,7 +114,8 @@ def tridiagonal(matvec: Operator, v: Tree, steps: int) -> tuple[Array, Array]:
     """
 
     def advance(state: Lanczos, _: None) -> tuple[Lanczos, tuple[Array, Array]]:
-        _, alpha, following = step(matvec, None, state)
+        v, alpha, ahead = step(matvec, None, state)
+        following = advance(ahead, v)
         # What is left of a vector that lay in the space already is rounding, not a direction.
         size = jnp.abs(alpha) + state.beta
         kept = (following.beta > 10 * jnp.finfo(alpha.dtype).eps * size).astype(alpha.dtype)

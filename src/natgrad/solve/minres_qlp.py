@@ -10,7 +10,7 @@ from jax import Array
 from natgrad import tree
 from natgrad.solve import lanczos
 from natgrad.solve.minres_scalars import Rules, Scalars, advance, initial, rules_for
-from natgrad.solve.minres_vectors import Vectors, assemble, move, move_minres, move_qlp, stay
+from natgrad.solve.minres_vectors import Vectors, assemble, move, stay
 from natgrad.solve.problem import RUNNING, Operator, solve_implicitly
 from natgrad.solve.refine import Attempt, Goal, refine
 from natgrad.solve.result import Reason, Solution
@@ -133,24 +133,24 @@ def _step(
     rules: Rules, product: Operator, precondition: Operator | None, beta_1: Array, state: _State
 ) -> _State:
     first, beta = state.iteration == 0, state.lanczos.beta
-    v, alpha, following = lanczos.step(product, precondition, state.lanczos)
-
-    update = move_minres if rules.always_minres else move_qlp if rules.qlp_condition <= 1 else move
+    v, alpha, ahead = lanczos.step(product, precondition, state.lanczos)
 
     def take() -> tuple[Scalars, Array, Array]:
-        return advance(rules, state.scalars, first, beta_1, beta, alpha, following.beta)
+        return advance(rules, state.scalars, first, beta_1, beta, alpha, ahead.beta)
 
     def leave() -> tuple[Scalars, Array, Array]:
         return state.scalars, stay(alpha.dtype), jnp.array(RUNNING, jnp.int32)
 
     # A space that is exhausted (β_k = 0) and a step that is not finite leave everything as it was. A branch
     # rather than a choice: its results are stored, where a choice would be computed anew for each element.
-    scalars, moves, reason = jax.lax.cond((beta > 0) & jnp.isfinite(following.beta), take, leave)
+    scalars, moves, reason = jax.lax.cond((beta > 0) & jnp.isfinite(ahead.beta), take, leave)
+    vectors = move(moves, v, state.vectors)
+    following = lanczos.advance(ahead, vectors.newer)
     return _State(
         iteration=state.iteration + 1,
         lanczos=following,
         scalars=scalars,
-        vectors=update(moves, v, state.vectors),
+        vectors=vectors,
         reason=_unless_broken(following, reason),
     )
 

@@ -59,38 +59,19 @@ def stay(dtype: Any) -> Array:
 
 
 def move(moves: Array, v: Tree, vectors: Vectors) -> Vectors:
-    """Apply a map, whose last row is the change of the sum."""
-    older, newer, total = vectors
-    change = _combination(moves[2], older, newer, v)
-    return Vectors(
-        _combination(moves[0], older, newer, v),
-        _combination(moves[1], older, newer, v),
-        tree.add(total, change),
-    )
+    """Apply a map, whose last row is the change of the sum. Each vector is overwritten when it was read last."""
 
+    def one(v: Array, older: Array, newer: Array, total: Array) -> tuple[Array, Array, Array]:
+        (a, b, c), (d, e, f), (g, h, i) = moves.astype(v.dtype)
+        total = total + g * older + h * newer + i * v
+        part = d * older + f * v
+        older = tree.after(a, total, part) * older + b * newer + c * v
+        newer = tree.after(e, older) * newer + part
+        return older, newer, total
 
-def move_qlp(moves: Array, v: Tree, vectors: Vectors) -> Vectors:
-    """Apply QLP's map, which adds nothing of the newer vector to the sum."""
-    older, newer, total = vectors
-    added = tree.axpy(moves[2, 0], older, tree.axpy(moves[2, 2], v, total))
-    return Vectors(_combination(moves[0], older, newer, v), _combination(moves[1], older, newer, v), added)
-
-
-def move_minres(moves: Array, v: Tree, vectors: Vectors) -> Vectors:
-    """Apply MINRES's map: d_{k−1} stays, x grows along d_k by a multiple of it (τ_k times)."""
-    older, newer, total = vectors
-    d = _combination(moves[1], older, newer, v)
-    tau = moves[2, 2] / jnp.where(moves[1, 2] == 0, 1, moves[1, 2])
-    moved = moves[0, 0] == 0
-    return Vectors(tree.where(moved, newer, older), d, tree.axpy(tau, d, total))
-
-
-def _combination(row: Array, older: Tree, newer: Tree, v: Tree) -> Tree:
-    def combine(older: Array, newer: Array, v: Array) -> Array:
-        a, b, c = row.astype(v.dtype)
-        return a * older + b * newer + c * v
-
-    return jax.tree.map(combine, older, newer, v)
+    leaves, structure = jax.tree.flatten(v)
+    moved = zip(*map(one, leaves, *map(jax.tree.leaves, vectors)), strict=True)
+    return Vectors(*(jax.tree.unflatten(structure, part) for part in moved))
 
 
 def assemble(vectors: Vectors, right: Right, in_qlp: Array, drop_last: Array) -> Tree:
