@@ -1,4 +1,4 @@
-"""The log of a run: JSON lines, a header first, then one record an evaluation, then why it ended.
+"""The log of a run: JSON lines. A header first, then evaluations and single steps, then why it ended.
 
 Every line is written whole and flushed, so whatever stops a run leaves a log that can be read.
 """
@@ -53,6 +53,10 @@ class RunLog:
     evaluations: tuple[dict[str, Any], ...]
     end: str | None
     """Why the run ended; None when it was cut off."""
+    steps: tuple[dict[str, Any], ...] = ()
+    """Some of the single steps, where the run kept them."""
+    samples: dict[str, Any] | None = None
+    """Cases and their reconstructions at the end, where the run kept them."""
 
 
 def read(path: Path) -> RunLog:
@@ -73,9 +77,27 @@ def read(path: Path) -> RunLog:
         )
     if records[0].get("format") != FORMAT:
         raise UserError(f"{path}: format: expected {FORMAT}, found {records[0].get('format')!r}")
-    ends = [record["reason"] for record in records if record.get("record") == "end"]
-    evaluations = tuple(record for record in records if record.get("record") == "evaluation")
-    return RunLog(records[0], evaluations, ends[-1] if ends else None)
+    kinds = _by_kind(records)
+    ends, samples = kinds.get("end", []), kinds.get("samples", [])
+    return RunLog(
+        records[0],
+        tuple(kinds.get("evaluation", [])),
+        ends[-1]["reason"] if ends else None,
+        tuple(kinds.get("step", [])),
+        samples[-1] if samples else None,
+    )
+
+
+def _by_kind(records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the records by kind. A resumed run takes back what it had logged beyond the place it resumes at."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record.get("record") == "resumed":
+            kinds["end"], kinds["samples"] = [], []
+            for kind in ("evaluation", "step"):
+                kinds[kind] = [old for old in kinds.get(kind, []) if old["iteration"] <= record["iteration"]]
+        kinds.setdefault(record.get("record", ""), []).append(record)
+    return kinds
 
 
 def read_all(directory: Path) -> list[RunLog]:
