@@ -18,6 +18,7 @@ from natgrad.solve import CG, MinresQLP
 from natgrad_paper.batches import Batches, Minibatch, Others, Whole
 from natgrad_paper.data import curves, curves_file
 from natgrad_paper.experiment import Errors, Experiment, Method, Problem
+from natgrad_paper.experiments.curves_claims import CLAIMS, GROUPS
 from natgrad_paper.experiments.curves_config import Config
 from natgrad_paper.models import Autoencoder, Layers
 
@@ -211,5 +212,6 @@ def prepare(config: Config, path: Path | None) -> Problem:
 
 
 EXPERIMENT = Experiment(
-    "curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare, ("sgd", "ngd", "ngd-same", "ngd-l")
-)
+    "curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare, ("sgd", "ngd", "ngd-same", "ngd-l"),
+    claims=CLAIMS, groups=GROUPS,
+)  # fmt: skip
