@@ -1,6 +1,6 @@
 """Wrong claims and time per system of the solvers people use, and the cost of an iteration beside its product.
 
-    python benchmarks/solvers.py [--systems 400] [--unknowns 1000000] [--repeats 7]
+    python benchmarks/solvers.py [--systems 400] [--repeats 15]
 
 The first table runs every solver on the same seeded corpus (tests/solve/corpus.py), each with the same rtol and
 5n iterations; the claim of each is judged in float64 (tests/solve/judge.py). Solvers without a claim of their own
@@ -189,12 +189,12 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--systems", type=int, default=400)
-    parser.add_argument("--unknowns", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
     if options.systems:
         claims(options.systems)
-    overhead(options.unknowns, options.repeats)
+    overhead("a million unknowns, a network's parameters", NETWORK, options.repeats)
+    overhead("a million unknowns, one array", [(1_000_000,)], options.repeats)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Train every method, show how it goes, and leave logs, a figure and a table."""
+    """Train every method, show how it goes, and leave logs, a report, a figure and a table."""
     console = Console()
     with _plain_errors(experiment, out):
         from natgrad_paper import cache, experiments, log, plan, progress
@@ -151,7 +151,7 @@ def run(
 
 @app.command()
 def report(directory: Annotated[Path, typer.Argument(help="The directory of a run.")]) -> None:
-    """Draw the figure and the table again, from a run's logs."""
+    """Write a run's report again, from its logs: the page, the figure, the table, and the claims judged."""
     with _plain_errors():
         from natgrad_paper import log
 
@@ -205,13 +205,16 @@ def data(
 
 
 def _show(console: Console, logs: "list[RunLog]", directory: Path) -> None:
-    from natgrad_paper import report as drawing
-    from natgrad_paper import table
+    from natgrad_paper import page, table
 
+    found = page.gather(logs)
+    paths = page.write(found, directory)
     console.print(table.summary(logs))
-    figures = drawing.write_figure(logs, directory)
-    console.print("Figure: " + ", ".join(map(str, figures)), highlight=False, soft_wrap=True)
-    console.print(f"Logs:   {directory / 'logs'}", highlight=False, soft_wrap=True)
+    if found.judged:
+        console.print(table.verdicts(found.judged))
+    for name, path in zip(("Report:", "Figure:", "       ", "Table: "), paths, strict=True):
+        console.print(f"{name} {path}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Logs:   {directory / 'logs'}", highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager

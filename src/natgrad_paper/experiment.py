@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from natgrad_paper.batches import Batches
+from natgrad_paper.claims import Claim
 from natgrad_paper.config import Count, Positive, Unfit
 
 Tree = Any
@@ -115,6 +116,10 @@ class Experiment:
     """From a config and the user's data file, if any, to the problem."""
     first_look: tuple[str, ...]
     """The methods that run unless others are named."""
+    claims: tuple[Claim, ...] = ()
+    """What the report judges from the logs."""
+    groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Titles and the methods below each, for legends; a method in none of them comes last."""
     home: Path = field(default=Path())
     """The directory with the presets."""
 

@@ -109,18 +109,27 @@ def read(path: Path) -> RunLog:
         )
     if records[0].get("format") != FORMAT:
         raise UserError(f"{path}: format: expected {FORMAT}, found {records[0].get('format')!r}")
-    ends = [record["reason"] for record in records if record.get("record") == "end"]
-    of_kind = {
-        kind: tuple(record for record in records if record.get("record") == kind)
-        for kind in ("evaluation", "step", "samples")
-    }
+    kinds = _by_kind(records)
+    ends, samples = kinds.get("end", []), kinds.get("samples", [])
     return RunLog(
         records[0],
-        of_kind["evaluation"],
-        ends[-1] if ends else None,
-        of_kind["step"],
-        of_kind["samples"][-1] if of_kind["samples"] else None,
+        tuple(kinds.get("evaluation", [])),
+        ends[-1]["reason"] if ends else None,
+        tuple(kinds.get("step", [])),
+        samples[-1] if samples else None,
     )
+
+
+def _by_kind(records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the records by kind. A resumed run takes back what it had logged beyond the place it resumes at."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record.get("record") == "resumed":
+            kinds["end"], kinds["samples"] = [], []
+            for kind in ("evaluation", "step"):
+                kinds[kind] = [old for old in kinds.get(kind, []) if old["iteration"] <= record["iteration"]]
+        kinds.setdefault(record.get("record", ""), []).append(record)
+    return kinds
 
 
 def read_all(directory: Path) -> list[RunLog]:

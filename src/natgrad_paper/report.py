@@ -1,133 +1,174 @@
 """The figure of a run, drawn from its logs alone: error against iterations and against training time."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from natgrad_paper.drawing import INK, SOFT, STYLE, Group, blank, color, dress, grouped, save
 from natgrad_paper.errors import UserError
 from natgrad_paper.log import FINISHED, RunLog
-from natgrad_paper.series import Runs, by_method
+from natgrad_paper.series import AXES, Line, Runs, by_method
 
 AXIS_TITLES = {"iteration": "iterations", "training_seconds": "training time (s)"}
-INK, SOFT = "#222222", "#666666"
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "font.family": "DejaVu Sans",
-    "svg.hashsalt": "natgrad",  # identifiers in the SVG then depend on the drawing alone
-    "svg.fonttype": "none",
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": SOFT,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-}
+ERROR_TITLE = "squared error on the training set\n(sum over pixels, mean over cases)"
+
+Titled = Sequence[tuple[str, Sequence[str]]]
 
 
-def write_figure(logs: list[RunLog], directory: Path) -> list[Path]:
+def write_figure(logs: list[RunLog], directory: Path, groups: Titled = ()) -> list[Path]:
     """Draw the figure into `<experiment>.svg` and `.png` in the directory; return the two paths."""
+    figure = draw(logs, groups)
     name = logs[0].header["experiment"]
-    written = []
-    with matplotlib.rc_context(STYLE):
-        figure = draw(logs)
-        for suffix, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
-            path = directory / f"{name}.{suffix}"
-            figure.savefig(path, dpi=160, metadata=metadata)
-            written.append(path)
-    return written
+    return [save(figure, directory / f"{name}.{suffix}") for suffix in ("svg", "png")]
 
 
-def draw(logs: list[RunLog]) -> Figure:
+def check(logs: list[RunLog]) -> None:
+    """Refuse logs that do not belong into one figure."""
+    for what, found in (
+        ("experiment", {log.header["experiment"] for log in logs}),
+        ("data set", {log.header["data"]["sha256"] for log in logs}),
+    ):
+        if len(found) > 1:
+            raise UserError(f"expected logs of one {what} in a figure, found {len(found)} different ones")
+
+
+def draw(logs: list[RunLog], groups: Titled = ()) -> Figure:
     """Return the figure: two panels that share the error axis, and in small print what it rests on."""
-    hashes = {log.header["data"]["sha256"] for log in logs}
-    if len(hashes) > 1:
-        raise UserError(f"expected logs of one data set in a figure, found {len(hashes)} different ones")
-    runs = by_method(logs)
-    figure = Figure(figsize=(10, 5.2))
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, axis in zip(panels, AXIS_TITLES, strict=True):
-        _draw_panel(panel, runs, axis)
-    panels[0].set_ylabel("squared error on the training set\n(sum over pixels, mean over cases)")
-    figure.suptitle(_title(logs[0].header), x=0.075, y=0.975, ha="left", fontsize=12.5, fontweight="bold")
-    handles, labels = panels[0].get_legend_handles_labels()
-    if handles:
-        figure.legend(
-            handles, labels, loc="upper left", bbox_to_anchor=(0.067, 0.932), ncols=len(handles),
-            frameon=False, handlelength=1.6, columnspacing=1.8,
-        )  # fmt: skip
-    figure.text(0.075, 0.025, small_print(logs), fontsize=7, color=SOFT, va="bottom", linespacing=1.5)
-    figure.subplots_adjust(left=0.075, right=0.985, top=0.85, bottom=0.235, wspace=0.06)
+    check(logs)
+    parts = grouped(by_method(logs), groups)
+    with matplotlib.rc_context(STYLE):
+        figure = blank(12, 5.6)
+        panels = figure.subplots(1, 2, sharey=True)
+        for axis, panel in zip(AXES, panels, strict=True):
+            draw_panel(panel, parts, axis)
+        panels[0].set_ylabel(ERROR_TITLE)
+        figure.suptitle(title(logs), x=0.065, y=0.965, ha="left", fontsize=12.5, fontweight="bold")
+        figure.text(
+            0.065, 0.025, small_print(logs, parts), fontsize=7, color=SOFT, va="bottom", linespacing=1.5
+        )
+        figure.subplots_adjust(left=0.065, right=0.845, top=0.9, bottom=0.235, wspace=0.06)
+        label_ends(panels[1], parts, "training_seconds")
     return figure
 
 
-def _draw_panel(panel: Axes, runs: list[Runs], axis: str) -> None:
+def panels(logs: list[RunLog], groups: Titled = ()) -> dict[str, Figure]:
+    """Return the two panels as figures of their own, for pages on which one may stand below the other."""
+    parts = grouped(by_method(logs), groups)
+    figures = {}
+    with matplotlib.rc_context(STYLE):
+        for axis, width, left, right in ((AXES[0], 5.0, 0.145, 0.985), (AXES[1], 6.1, 0.09, 0.715)):
+            figure = figures[axis] = blank(width, 4.4)
+            panel = figure.subplots()
+            draw_panel(panel, parts, axis)
+            figure.subplots_adjust(left=left, right=right, top=0.975, bottom=0.115)
+            if axis == AXES[0]:
+                panel.set_ylabel(ERROR_TITLE)
+            else:
+                label_ends(panel, parts, axis)
+    return figures
+
+
+def draw_panel(panel: Axes, groups: list[Group], axis: str) -> None:
+    """Draw the error of every method along an axis: mean, and the range over seeds."""
     panel.set_xscale("log")
     panel.set_yscale("log")
-    for group in runs:
-        line = group.line(axis)
-        if line is None:
-            continue
-        # A marker an evaluation, as long as they can be told apart.
-        marker = "o" if len(line.x) <= 60 else None
-        panel.plot(line.x, line.mean, color=group.color, lw=1.8, marker=marker, ms=2.6, label=group.label)
-        if len(group.logs) > 1:
-            panel.fill_between(line.x, line.low, line.high, color=group.color, alpha=0.18, lw=0)
+    for group in groups:
+        for runs in group.runs:
+            line = runs.line(axis)
+            if line is None:
+                continue
+            panel.plot(
+                line.x, line.mean, color=color(runs), lw=1.7, ls=group.style, gid=f"line-{axis}-{runs.name}"
+            )
+            if len(line.x) == 1:
+                panel.plot(line.x, line.mean, color=color(runs), marker="o", ms=3)
+            if len(runs.logs) > 1:
+                panel.fill_between(line.x, line.low, line.high, color=color(runs), alpha=0.14, lw=0)
     panel.set_xlabel(AXIS_TITLES[axis])
-    panel.grid(which="major", color="#dddddd", lw=0.7)
-    panel.grid(which="minor", axis="y", color="#eeeeee", lw=0.5)
-    panel.set_axisbelow(True)
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)
-    low, high = panel.get_ylim()
-    panel.yaxis.set_major_formatter(FuncFormatter(_plain))
-    panel.xaxis.set_major_formatter(FuncFormatter(_plain))
-    # Over less than about two decades a tick a decade says too little.
-    decades = np.log10(high / low)
-    if decades < 2:
-        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades > 1 else (1, 1.5, 2, 3, 4, 6)))
-    panel.yaxis.set_minor_formatter(NullFormatter())
+    dress(panel)
 
 
-def _plain(value: float, _: Any = None) -> str:
-    return f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:g}"
+def label_ends(panel: Axes, groups: list[Group], axis: str, height: float = 0.047) -> None:
+    """Name the lines right of a panel, each as near its end as the others let it; call it when all is drawn."""
+    ends: list[tuple[float, Any, Runs, Line]] = []
+    for group in groups:
+        for runs in group.runs:
+            if (line := runs.line(axis)) is not None:
+                height_at = panel.transData.transform((line.x[-1], line.mean[-1]))
+                ends.append(
+                    (float(panel.transAxes.inverted().transform(height_at)[1]), group.style, runs, line)
+                )
+    ends.sort(key=lambda end: end[0])
+    for place, (_, dashes, runs, line) in zip(apart([end[0] for end in ends], height), ends, strict=True):
+        panel.annotate(
+            "", (line.x[-1], line.mean[-1]), (1.035, place), "data", "axes fraction", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": SOFT, "alpha": 0.6, "shrinkA": 0, "shrinkB": 1},
+        )  # fmt: skip
+        panel.plot(
+            [1.04, 1.095], [place, place], transform=panel.transAxes, clip_on=False,
+            color=color(runs), lw=1.7, ls=dashes,
+        )  # fmt: skip
+        panel.text(1.11, place, runs.label, transform=panel.transAxes, va="center", fontsize=8, color=INK)
 
 
-def _title(header: dict[str, Any]) -> str:
-    cases = header["data"]["train"][0]
-    return f"{header['data']['name']}: {cases} training images, preset {header['preset']}"
+def apart(places: list[float], gap: float) -> list[float]:
+    """Return rising numbers of [0, 1] moved apart to at least a gap, or as far as there is room for."""
+    gap = min(gap, 1 / max(1, len(places) - 1))
+    moved: list[float] = []
+    for place in places:
+        moved.append(max(place, moved[-1] + gap) if moved else max(place, 0.0))
+    ceiling = 1.0
+    for k in reversed(range(len(moved))):
+        moved[k] = min(moved[k], ceiling)
+        ceiling = moved[k] - gap
+    return moved
 
 
-def small_print(logs: list[RunLog]) -> str:
+def title(logs: list[RunLog]) -> str:
+    """Return the figure's title."""
+    data, presets = logs[0].header["data"], sorted({log.header["preset"] for log in logs})
+    return f"{data['name']}: {data['train'][0]} training images, preset {', '.join(presets)}"
+
+
+def small_print(logs: list[RunLog], groups: Sequence[Group] = ()) -> str:
     """Return what a reader needs to judge and repeat the figure: data, preset, seeds, versions, machine."""
     header = logs[0].header
-    versions = sorted({_versions(log.header) for log in logs})
-    machines = sorted({f"{log.header['cores']} cores, {log.header['platform']}" for log in logs})
     presets = sorted({log.header["preset"] for log in logs})
-    seeds = sorted({log.header["seed"] for log in logs})
     cut = sum(log.end != FINISHED for log in logs)
     damping = header["config"].get("damping", {})
+    dashes = [f"{group.drawn}: {group.title.lower()}" for group in groups]
     lines = [
         f"Data: {header['data']['name']}, sha256 {header['data']['sha256'][:16]}…"
-        f"   Preset: {', '.join(presets)}   {_seeds(seeds)}",
+        f"   Preset: {', '.join(presets)}   {seeds_in_words(logs)}",
         "Training time excludes compiling and evaluating."
         f"   λ follows the ratio with the {damping.get('reduction', '–')} model"
         + (f"   {cut} of {len(logs)} runs did not finish" if cut else ""),
-        "; ".join(versions) + "   " + "; ".join(machines),
+        "; ".join(versions(logs))
+        + "   "
+        + "; ".join(machines(logs))
+        + ("   Lines: " + ", ".join(dashes)) * (len(groups) > 1),
     ]
     return "\n".join(lines)
 
 
-def _versions(header: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in header["versions"].items())
+def versions(logs: list[RunLog]) -> list[str]:
+    """Return the versions of everything the runs used; several where they differ."""
+    found = ({name: str(version) for name, version in log.header["versions"].items()} for log in logs)
+    return sorted({", ".join(f"{name} {version}" for name, version in each.items()) for each in found})
 
 
-def _seeds(seeds: list[int]) -> str:
+def machines(logs: list[RunLog]) -> list[str]:
+    """Return the machines of the runs, as far as logs describe them."""
+    return sorted({f"{log.header['cores']} cores, {log.header['platform']}" for log in logs})
+
+
+def seeds_in_words(logs: list[RunLog]) -> str:
+    """Return the seeds, and what the spread in the figure means."""
+    seeds = sorted({log.header["seed"] for log in logs})
     if len(seeds) == 1:
         return f"Seed: {seeds[0]} (one run: no spread to show)"
     return f"Seeds: {', '.join(map(str, seeds))} (geometric mean; band: least to largest)"

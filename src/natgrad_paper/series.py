@@ -1,11 +1,13 @@
-"""Curves out of logs: what the figure draws and the table counts, computed from the records alone."""
+"""Curves out of logs: what figures draw and tables count, computed from the records alone."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from natgrad_paper.log import RunLog
+from natgrad_paper.log import FINISHED, RunLog
 
 ERROR = "squared_error"
 AXES = ("iteration", "training_seconds")
@@ -31,32 +33,38 @@ class Runs:
     logs: tuple[RunLog, ...]
 
     def line(self, axis: str) -> Line | None:
-        """Return the error along an axis, over the stretch that every seed covers, if there is one."""
-        tracks = [track for log in self.logs if len((track := points(log, axis))[0])]
+        """Return the error along an axis, over the stretch that every seed covers, if there is one.
+
+        Runs cut short from outside are left out where there are complete ones; one that gave up keeps its error.
+        """
+        logs = [log for log in self.logs if complete(log)] or self.logs
+        kept = [(log, track) for log in logs if len((track := points(log, axis))[0])]
+        tracks = [track for _, track in kept]
         if not tracks:
             return None
         low = max(x[0] for x, _ in tracks)
-        high = min(x[-1] for x, _ in tracks)
+        high = min([x[-1] for log, (x, _) in kept if not gave_up(log)] or [x[-1] for x, _ in tracks])
         x = np.unique(np.concatenate([x for x, _ in tracks]))
         x = x[(x >= low) & (x <= high)]
         if not len(x):
             return None
         # Straight lines between evaluations on the axes of the figure, which are logarithmic.
-        logs = np.stack([np.interp(np.log(x), np.log(xs), np.log(ys)) for xs, ys in tracks])
-        return Line(x, np.exp(logs.mean(axis=0)), np.exp(logs.min(axis=0)), np.exp(logs.max(axis=0)))
+        ys = np.stack([np.interp(np.log(x), np.log(xs), np.log(ys)) for xs, ys in tracks])
+        return Line(x, np.exp(ys.mean(axis=0)), np.exp(ys.min(axis=0)), np.exp(ys.max(axis=0)))
 
     def final(self) -> list[dict[str, Any]]:
         """Return each seed's last evaluation."""
         return [log.evaluations[-1] for log in self.logs if log.evaluations]
 
-    def error_at(self, seconds: float) -> list[float]:
-        """Return each seed's error after so much training time, interpolated between evaluations."""
-        found = []
-        for log in self.logs:
-            x, y = points(log, "training_seconds")
-            if len(x) and x[0] <= seconds:
-                found.append(float(np.exp(np.interp(np.log(seconds), np.log(x), np.log(y)))))
-        return found
+    def error_at(self, where: float, axis: str = "training_seconds") -> list[float]:
+        """Return each seed's error there, without the seeds that did not come so far."""
+        found = (error_at(log, axis, where) for log in self.logs)
+        return [error for error in found if error is not None]
+
+    def time_to(self, error: float) -> list[float]:
+        """Return the training seconds each seed took to reach an error, without those that never did."""
+        found = (time_to(log, error) for log in self.logs)
+        return [seconds for seconds in found if seconds is not None]
 
 
 def points(log: RunLog, axis: str, error: str = ERROR) -> tuple[np.ndarray, np.ndarray]:
@@ -64,6 +72,56 @@ def points(log: RunLog, axis: str, error: str = ERROR) -> tuple[np.ndarray, np.n
     pairs = [(record[axis], record.get(error)) for record in log.evaluations]
     kept = [(x, y) for x, y in pairs if x > 0 and y is not None and y > 0]
     return np.array([x for x, _ in kept], float), np.array([y for _, y in kept], float)
+
+
+def gave_up(log: RunLog) -> bool:
+    """Whether the method itself could not go on; its error then stays what it was."""
+    return "nonfinite" in (log.end or "")
+
+
+def complete(log: RunLog) -> bool:
+    """Whether the run came to its own end: of its budget, or because the method could not go on."""
+    return bool(log.evaluations) and (log.end == FINISHED or gave_up(log))
+
+
+def reach(log: RunLog, axis: str) -> float:
+    """Return how far along an axis the run's error is known."""
+    if not log.evaluations:
+        return 0.0
+    return math.inf if gave_up(log) else float(log.evaluations[-1][axis])
+
+
+def error_at(log: RunLog, axis: str, where: float, error: str = ERROR) -> float | None:
+    """Return the error there, None beyond the run's end.
+
+    Between evaluations it is interpolated as the figure draws it, straight on logarithmic axes; between
+    the start, which such axes lack, and the first evaluation after it, the logarithm is linear in x.
+    An error that is not finite counts as that of the start: nothing was learned.
+    """
+    if where > reach(log, axis):
+        return None
+    start = log.evaluations[0].get(error)
+    if not start:
+        return None
+    x = np.array([record[axis] for record in log.evaluations], float)
+    y = np.log([record.get(error) or start for record in log.evaluations])
+    later = x > 0
+    if later.any() and where >= x[later][0]:
+        return float(np.exp(np.interp(np.log(where), np.log(x[later]), y[later])))
+    return float(np.exp(np.interp(where, x, y)))
+
+
+def time_to(log: RunLog, error: float) -> float | None:
+    """Return the training seconds after which the error is first that low, interpolated as it is drawn."""
+    x, y = points(log, "training_seconds")
+    below = np.flatnonzero(y <= error)
+    if not len(below):
+        return None
+    k = int(below[0])
+    if k == 0:
+        return float(x[0])
+    share = np.log(y[k - 1] / error) / np.log(y[k - 1] / y[k])
+    return float(np.exp(np.log(x[k - 1]) + share * np.log(x[k] / x[k - 1])))
 
 
 def by_method(logs: list[RunLog]) -> list[Runs]:
@@ -77,7 +135,15 @@ def by_method(logs: list[RunLog]) -> list[Runs]:
     ]
 
 
+def common(logs: Iterable[RunLog], axis: str) -> float | None:
+    """Return the farthest point of an axis that every complete run reached; of any run where none is."""
+    logs = [log for log in logs if log.evaluations]
+    reached = [reach(log, axis) for log in [log for log in logs if complete(log)] or logs]
+    # Where every run gave up: as far as the first of them came.
+    ends = [end for end in reached if end < math.inf] or [log.evaluations[-1][axis] for log in logs]
+    return float(min(ends)) if ends and min(ends) > 0 else None
+
+
 def equal_time(runs: list[Runs]) -> float | None:
-    """Return the longest training time that every run reached."""
-    ends = [final["training_seconds"] for group in runs for final in group.final()]
-    return min(ends) if ends and min(ends) > 0 else None
+    """Return the longest training time that every complete run reached."""
+    return common((log for group in runs for log in group.logs), "training_seconds")

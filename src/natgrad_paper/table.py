@@ -1,11 +1,13 @@
-"""The short table on the screen: final error, error at equal time, iterations, and where the time went."""
+"""The short tables on the screen: errors, iterations and where the time went; and the claims, judged."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
+from natgrad_paper.claims import Judged, Verdict
 from natgrad_paper.log import RunLog
 from natgrad_paper.series import ERROR, by_method, equal_time
 
@@ -21,23 +23,24 @@ def summary(logs: list[RunLog]) -> Table:
         + (f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"),
         title_justify="left",
         caption="Squared error, summed over pixels: on the training set at the end, on the\n"
-        "training set at a time every method reached, on the test set at the end.",
+        "training set at a time every method reached, on the test set at the end.\n"
+        "Seconds of training, evaluating and compiling.",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method")
     for column in ("final", f"at {moment:.0f} s" if moment else "at –", "test"):
-        table.add_column(column, justify="right")
-    for column in ("steps", "train s", "eval s", "comp. s"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("steps", "train", "eval", "comp."):
+        table.add_column(column, justify="right", no_wrap=True)
     for group in runs:
         final = group.final()
         table.add_row(
-            group.label,
+            Text(group.label),
             _spread([record[ERROR] for record in final]),
             _spread(group.error_at(moment) if moment else []),
-            _spread([record[f"test_{ERROR}"] for record in final if f"test_{ERROR}" in record]),
+            _spread([record[f"test_{ERROR}"] for record in final if f"test_{ERROR}" in record], False),
             _mean([record["iteration"] for record in final], "{:.0f}"),
             _mean([record["training_seconds"] for record in final]),
             _mean([record["evaluation_seconds"] for record in final]),
@@ -46,14 +49,32 @@ def summary(logs: list[RunLog]) -> Table:
     return table
 
 
-def _spread(values: Sequence[float | None]) -> str:
+COLORS = {Verdict.HOLDS: "green", Verdict.FAILS: "red", Verdict.OPEN: "yellow"}
+
+
+def verdicts(judged: Sequence[Judged]) -> Table:
+    """Return the claims and what the logs say about them; the page has what was measured."""
+    table = Table(title="Claims", title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    for column in ("", "claim", "verdict"):
+        table.add_column(column, no_wrap=column != "claim")
+    for each in judged:
+        table.add_row(f"({each.claim.key})", each.claim.words, Text(each.verdict, COLORS[each.verdict]))
+    return table
+
+
+def _spread(values: Sequence[float | None], spread: bool = True) -> str:
     if any(value is None for value in values):
         return "not finite"
     numbers = np.array(values, float)
     if not len(numbers):
         return "–"
-    text = f"{numbers.mean():.3f}"
-    return text if len(numbers) == 1 else f"{text} ± {(numbers.max() - numbers.min()) / 2:.3f}"
+    digits = 2 if numbers.mean() < 10 else 1 if numbers.mean() < 100 else 0
+    text = f"{numbers.mean():.{digits}f}"
+    return (
+        text
+        if len(numbers) == 1 or not spread
+        else f"{text} ± {(numbers.max() - numbers.min()) / 2:.{digits}f}"
+    )
 
 
 def _mean(values: list[float], form: str = "{:.1f}") -> str:

@@ -6,35 +6,11 @@ import math
 import numpy as np
 import pytest
 from rich.console import Console
+from synthetic import run_log
 
-from natgrad_paper import log, progress, report, series, table
+from natgrad_paper import progress, report, series, table
 from natgrad_paper.errors import UserError
 from natgrad_paper.train import Event, Position
-
-
-def run_log(method="ngd", seed=0, scale=1.0, end="finished", sha="a" * 64, errors=(8.0, 4.0, 2.0), order=1):
-    header = {
-        "experiment": "curves",
-        "preset": "small",
-        "method": {"name": method, "label": method.upper(), "color": "#0072B2", "order": order},
-        "seed": seed,
-        "data": {"name": "Curves (regenerated)", "sha256": sha, "train": [4, 784], "test": [0, 784]},
-        "config": {"damping": {"reduction": "linear"}},
-        "versions": {"natgrad": "0", "jax": "1"},
-        "cores": 2,
-        "platform": "Linux",
-    }
-    evaluations = tuple(
-        {
-            "iteration": 10**k if k else 0,
-            "training_seconds": 2.0 * k,
-            "evaluation_seconds": 0.5 * k,
-            "compile_seconds": 3.0,
-            "squared_error": None if error is None else error * scale,
-        }
-        for k, error in enumerate(errors)
-    )
-    return log.RunLog(header, evaluations, end)
 
 
 def test_mean_is_geometric_and_band_is_the_range():
@@ -49,8 +25,38 @@ def test_mean_is_geometric_and_band_is_the_range():
 def test_error_at_a_time_is_interpolated_as_drawn():
     (runs,) = series.by_method([run_log()])
     assert runs.error_at(math.sqrt(2.0 * 4.0)) == [pytest.approx(math.sqrt(4.0 * 2.0))]
-    assert runs.error_at(1.0) == []
+    assert runs.error_at(1.0) == [pytest.approx(math.sqrt(8.0 * 4.0))]  # from the start, linear in x
+    assert runs.error_at(0.0) == [pytest.approx(8.0)]
+    assert runs.error_at(4.1) == []
+    assert runs.error_at(10.0, "iteration") == [pytest.approx(4.0)]
     assert series.equal_time([runs]) == 4.0
+
+
+def test_time_to_an_error_is_where_the_drawn_line_crosses_it():
+    (runs,) = series.by_method(
+        [run_log(), run_log(seed=1, scale=10.0), run_log(seed=2, errors=(8.0, 2.5, 3.5))]
+    )
+    assert runs.time_to(math.sqrt(8.0)) == [pytest.approx(math.sqrt(8.0)), 2.0]
+    assert runs.time_to(1.0) == []
+
+
+def test_runs_that_gave_up_keep_their_error_and_cut_ones_do_not_shorten_the_rest():
+    gave_up = run_log(errors=(8.0, 4.0), end="10 nonfinite steps in a row")
+    cut = run_log(seed=1, errors=(8.0, 4.0), end=None)
+    runs = series.by_method([gave_up, cut, run_log("sgd", order=0)])
+    assert series.equal_time(runs) == 4.0
+    assert runs[1].error_at(4.0) == [pytest.approx(4.0)]
+    assert series.equal_time(series.by_method([gave_up])) == 2.0
+    assert series.equal_time(series.by_method([cut])) == 2.0
+    assert series.equal_time(series.by_method([run_log(errors=())])) is None
+
+
+def test_names_of_lines_are_kept_apart():
+    places = report.apart([0.1, 0.1, 0.12, 0.9, 0.99, 1.0], 0.05)
+    assert min(np.diff(places)) >= 0.05 - 1e-12
+    assert 0 <= places[0] <= places[-1] <= 1
+    assert report.apart([0.2, 0.8], 0.05) == [0.2, 0.8]
+    assert len(set(report.apart([0.5] * 50, 0.05))) == 50
 
 
 def test_methods_keep_the_order_of_the_experiment():
@@ -78,6 +84,15 @@ def test_different_data_do_not_share_a_figure():
         report.draw([run_log(), run_log(seed=1, sha="b" * 64)])
 
 
+def test_labels_are_drawn_as_they_are(tmp_path):
+    report.write_figure(
+        [run_log(label="$\\frac{1}$ <b>_x_</b>"), run_log("b", label="_b", order=2)], tmp_path
+    )
+    text = (tmp_path / "curves.svg").read_text()
+    assert "$\\frac{1}$ &lt;b&gt;_x_&lt;/b&gt;" in text
+    assert ">_b<" in text
+
+
 @pytest.mark.parametrize("errors", [(8.0,), (8.0, None, None), (8.0, 4.0, None), ()])
 def test_short_and_diverged_runs_are_drawn(errors, tmp_path):
     logs = [run_log(errors=errors), run_log("sgd", order=0)]
@@ -88,7 +103,7 @@ def test_short_and_diverged_runs_are_drawn(errors, tmp_path):
 
 def test_table_has_the_numbers():
     text = printed(table.summary([run_log(), run_log(seed=1, scale=2.0)]))
-    for words in ("3.000 ± 1.000", "at 4 s", "NGD", "100", "4.0", "1.0", "3.0"):
+    for words in ("3.00 ± 1.00", "at 4 s", "NGD", "100", "4.0", "1.0", "3.0"):
         assert words in text
 
 

@@ -99,12 +99,13 @@ def test_same_seed_same_log_and_another_seed_another(directory, logs, tmp_path):
 
 
 def test_report_is_a_pure_function_of_the_logs(directory, tmp_path):
-    before = {path.name: path.read_bytes() for path in directory.glob("curves.*")}
-    for path in directory.glob("curves.*"):
-        path.unlink()
+    names = ("report.html", "results.csv", "curves.svg", "curves.png")
+    before = {name: (directory / name).read_bytes() for name in names}
+    for name in names:
+        (directory / name).unlink()
     result = invoke("report", directory)
     assert result.exit_code == 0
-    assert {path.name: path.read_bytes() for path in directory.glob("curves.*")} == before
+    assert {name: (directory / name).read_bytes() for name in names} == before
     figure = report.draw(log.read_all(directory))
     assert "Curves (regenerated)" in report.small_print(log.read_all(directory))
     assert [axes.get_xscale() for axes in figure.axes] == ["log", "log"]

@@ -1,6 +1,7 @@
 """The experiments, one a file: a module here is in the command's list, and has an `EXPERIMENT`.
 
-The dataclasses of an experiment's numbers may have a file of their own, `<name>_config.py`.
+What belongs to an experiment may have files of its own, named after it with an underscore: the dataclasses
+of its numbers in `<name>_config.py`, what it claims in `<name>_claims.py`.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from natgrad_paper.experiment import Experiment
 def names() -> list[str]:
     """Return the names of the experiments, without importing them."""
     found = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in found if not name.endswith("_config"))
+    return sorted(name for name in found if "_" not in name)
 
 
 def load(name: str) -> Experiment:

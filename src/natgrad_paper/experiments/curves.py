@@ -19,6 +19,7 @@ from natgrad_paper import first_order
 from natgrad_paper.batches import Batches, Minibatch, Others, Whole
 from natgrad_paper.data import curves, curves_file
 from natgrad_paper.experiment import Errors, Experiment, Method, Problem
+from natgrad_paper.experiments.curves_claims import CLAIMS, GROUPS
 from natgrad_paper.experiments.curves_config import Config
 from natgrad_paper.models import Autoencoder, Layers
 
@@ -262,5 +263,6 @@ def prepare(config: Config, path: Path | None) -> Problem:
 
 
 EXPERIMENT = Experiment(
-    "curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare, ("sgd", "ngd", "ngd-same", "ngd-l")
-)
+    "curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare, ("sgd", "ngd", "ngd-same", "ngd-l"),
+    claims=CLAIMS, groups=GROUPS,
+)  # fmt: skip

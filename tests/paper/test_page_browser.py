@@ -1,0 +1,92 @@
+"""The page in a real browser, headless and without a network."""
+
+import http.server
+import os
+import shutil
+import subprocess
+import threading
+
+import pytest
+from test_page import Page, several, written
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
+    None,
+)
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="needs Chromium: chromium, chromium-browser or google-chrome"
+)
+
+
+@pytest.fixture(scope="module")
+def proxy():
+    """Every request a browser makes goes here, is noted and refused."""
+    asked = []
+
+    class Refuse(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(403)
+
+        do_CONNECT = do_POST = do_GET
+
+        def log_message(self, *words):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Refuse)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}", asked
+    server.shutdown()
+    server.server_close()
+
+
+def browse(proxy, path, *wanted):
+    """Open a page; return the document after loading, and what the browser wrote to its console."""
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--no-first-run", "--disable-dev-shm-usage",
+        f"--user-data-dir={path.parent / 'profile'}", f"--proxy-server={proxy}", "--proxy-bypass-list=<-loopback>",
+        "--enable-logging=stderr", "--v=0", "--virtual-time-budget=2000", *wanted, path.as_uri(),
+    ]  # fmt: skip
+    environment = os.environ | {"HOME": str(path.parent)}
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout, [line for line in result.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    written(several(), directory)
+    return directory / "report.html"
+
+
+def test_page_opens_without_network_errors_or_requests(report, proxy):
+    address, asked = proxy
+    document, console = browse(address, report, "--dump-dom")
+    assert console == []
+    assert [path for path in asked if "report" in path or "example" in path] == []
+    found = Page(document)
+    assert "Figure 3: the Curves benchmark" in found.text
+    ids = {attributes.get("id") for _, attributes in found.elements}
+    assert {"figure", "results", "claims", "diagnostics", "samples", "time", "settings"} <= ids
+    for verdict in ("✓ holds", "? not decided"):
+        assert verdict in found.text
+    assert len(found.all("svg")) > 10
+
+
+def test_the_test_would_see_an_error_and_a_request(tmp_path, proxy):
+    address, asked = proxy
+    path = tmp_path / "bad.html"
+    path.write_text("<script>console.error('bad')</script><img src='http://tracker.example/x.png'>")
+    _, console = browse(address, path, "--dump-dom")
+    assert any("bad" in line for line in console)
+    assert any("tracker.example" in request for request in asked)
+
+
+def test_page_is_drawn_on_a_narrow_window(report, tmp_path, proxy):
+    picture = tmp_path / "page.png"
+    browse(proxy[0], report, f"--screenshot={picture}", "--window-size=400,2000")
+    assert picture.stat().st_size > 20_000
