@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from natgrad_paper.data import deform
@@ -46,8 +47,9 @@ class Traits(NamedTuple):
 
 
 def source(glyphs: Glyphs) -> Source:
-    """Put glyphs on the device."""
-    return Source(jnp.asarray(glyphs.images), jnp.asarray(glyphs.starts), jnp.asarray(glyphs.counts))
+    """Put glyphs on the device. Of a class with more than 65,536 of them, the first 65,536 are used."""
+    counts = np.minimum(glyphs.counts, ONE)
+    return Source(jnp.asarray(glyphs.images), jnp.asarray(glyphs.starts), jnp.asarray(counts))
 
 
 def stream(seed: int, number: int = 0) -> Array:
@@ -69,7 +71,7 @@ def draw(
 
     Everything up to the last product is done in whole numbers, so an example is the same bits in whatever batch.
     `weights` gives the classes other frequencies than equal ones: whole numbers, (62,) for all or (n, 62) for each
-    example, with a sum of at most 65536. `side` is 32, or 16 for means over 2×2 pixels.
+    example, with a sum from 1 to 65536. Indices run to 2³². `side` is 32, or 16 for means over 2×2 pixels.
     """
     if side not in (SIDE, SIDE // 2):
         raise ValueError(f"side must be {SIDE} or {SIDE // 2}, not {side}")
@@ -110,7 +112,6 @@ def _pick(source: Source, key: Array, weights: Array) -> tuple[Array, Array]:
     first, second = jax.random.bits(key, (2,), jnp.uint32) >> jnp.uint32(16)
     until = jnp.cumsum(weights, dtype=jnp.int32)
     label = (until <= _below(first, until[-1])).sum(dtype=jnp.int32)
-    # Up to 65,536 glyphs a class.
     number = source.starts[label] + _below(second, source.counts[label])
     return source.images[number].astype(jnp.int32), label
 
