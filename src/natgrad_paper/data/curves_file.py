@@ -1,27 +1,21 @@
 """The Curves data as a file: the original `digs3pts_1.mat`, or one that `natgrad data` wrote."""
 
 import os
-import zipfile
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.io
 
+from natgrad_paper.data.arrays_file import open_arrays
 from natgrad_paper.data.curves import SIDE, TEST, TRAIN
 from natgrad_paper.data.images import Images
-from natgrad_paper.errors import FieldError, UserError
+from natgrad_paper.errors import FieldError
 
 ORIGINAL = "Curves (original)"
 PIXELS = SIDE * SIDE
 PARTS = {"bdata": TRAIN, "bdatatest": TEST}
 LARGEST_FILE = 1 << 30
 """Bytes. The original takes 188 MB as doubles, so a gigabyte is something else."""
-
-Arrays = Mapping[str, Any]
-Opened = tuple[dict[str, tuple[int, ...]], Callable[[list[str]], Arrays]]
-"""The shapes of a file's arrays, and a function that loads the named ones."""
 
 
 def read(path: Path) -> Images:
@@ -30,19 +24,11 @@ def read(path: Path) -> Images:
     Shapes are checked before pixels are loaded. A file without a `name` is taken for the original,
     and must then have its exact shape.
     """
-    where = str(path)
-    if not path.is_file():
-        raise UserError(f"{where}: expected a file with the Curves data, found none")
-    if path.stat().st_size > LARGEST_FILE:
-        raise FieldError(where, "size", f"at most {LARGEST_FILE} bytes", path.stat().st_size)
-    shapes, load = _open(path)
-    regenerated = "name" in shapes
+    file = open_arrays(path, "the Curves data", LARGEST_FILE)
+    where, headers = file.where, file.headers
+    regenerated = "name" in headers
     for part, rows in PARTS.items():
-        if part not in shapes:
-            raise FieldError(
-                where, part, "an array of images", f"only {', '.join(sorted(shapes)) or 'nothing'}"
-            )
-        shape = shapes[part]
+        shape = file.header(part, "an array of images").shape
         fits = (
             len(shape) == 2
             and shape[1] == PIXELS
@@ -50,7 +36,7 @@ def read(path: Path) -> Images:
         )
         if not fits:
             raise FieldError(where, part, f"shape ({rows}, {PIXELS})", str(tuple(shape)))
-    loaded = load(["name", *PARTS] if regenerated else list(PARTS))
+    loaded = file.load(["name", *PARTS] if regenerated else list(PARTS))
     name = str(np.asarray(loaded["name"]).ravel()[0]) if regenerated else ORIGINAL
     return Images(name, *(_checked(where, part, loaded[part]) for part in PARTS))
 
@@ -70,55 +56,6 @@ def write(path: Path, images: Images) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _open(path: Path) -> Opened:
-    try:
-        if path.suffix == ".npz":
-            return _open_npz(path)
-        shapes = {name: tuple(shape) for name, shape, _ in scipy.io.whosmat(path)}
-        return shapes, lambda names: _guarded(path, lambda: scipy.io.loadmat(path, variable_names=names))
-    except UserError:
-        raise
-    except NotImplementedError:
-        raise UserError(f"{path}: expected a MATLAB file of version 5 to 7, found 7.3 (HDF5)") from None
-    except Exception as problem:  # scipy raises a dozen types on files that are not what they seem
-        raise _unreadable(path, problem) from None
-
-
-def _open_npz(path: Path) -> Opened:
-    shapes = {}
-    with zipfile.ZipFile(path) as archive:
-        for entry in archive.namelist():
-            with archive.open(entry) as stream:
-                version = np.lib.format.read_magic(stream)
-                header = (
-                    np.lib.format.read_array_header_1_0
-                    if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0
-                )
-                shapes[entry.removesuffix(".npy")] = header(stream)[0]
-
-    def load(names: list[str]) -> Arrays:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in names}
-
-    return shapes, lambda names: _guarded(path, lambda: load(names))
-
-
-def _guarded(path: Path, load: Callable[[], Arrays]) -> Arrays:
-    try:
-        return load()
-    except Exception as problem:
-        raise _unreadable(path, problem) from None
-
-
-def _unreadable(path: Path, problem: Exception) -> UserError:
-    kind = "an .npz" if path.suffix == ".npz" else "a MATLAB"
-    detail = " ".join(str(problem).split()) or type(problem).__name__
-    return UserError(
-        f"{path}: expected {kind} file with the Curves data, found an unreadable one ({detail[:120]})"
-    )
 
 
 def _checked(where: str, part: str, values: object) -> np.ndarray:

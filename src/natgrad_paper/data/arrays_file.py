@@ -1,0 +1,91 @@
+"""Arrays in files: what a `.mat` or `.npz` file holds, learnt from its headers before anything large is loaded."""
+
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+
+from natgrad_paper.errors import FieldError, UserError
+
+Arrays = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says about one of its arrays."""
+
+    shape: tuple[int, ...]
+    kind: str
+    """The type of the numbers: `uint8`, `float64` (in MATLAB's words `double`), …"""
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """A file whose headers have been read, and that loads the arrays asked for."""
+
+    where: str
+    headers: Mapping[str, Header]
+    load: Callable[[list[str]], Arrays]
+    """Return the named arrays. No code in the file is ever run."""
+
+    def header(self, field: str, expected: str) -> Header:
+        """Return the header of a field that must be there."""
+        if field not in self.headers:
+            found = ", ".join(sorted(self.headers)) or "nothing"
+            raise FieldError(self.where, field, expected, f"only {found}")
+        return self.headers[field]
+
+
+def open_arrays(path: Path, content: str, largest: int) -> ArrayFile:
+    """Read the headers of a file of at most `largest` bytes; `content` says what it should hold."""
+    where = str(path)
+    if not path.is_file():
+        raise UserError(f"{where}: expected a file with {content}, found none")
+    if path.stat().st_size > largest:
+        raise FieldError(where, "size", f"at most {largest} bytes", path.stat().st_size)
+    try:
+        headers, load = _npz(path) if path.suffix == ".npz" else _mat(path)
+    except NotImplementedError:
+        raise UserError(f"{path}: expected a MATLAB file of version 5 to 7, found 7.3 (HDF5)") from None
+    except Exception as problem:  # scipy raises a dozen types on files that are not what they seem
+        raise _unreadable(path, content, problem) from None
+
+    def guarded(names: list[str]) -> Arrays:
+        try:
+            return load(names)
+        except Exception as problem:
+            raise _unreadable(path, content, problem) from None
+
+    return ArrayFile(where, headers, guarded)
+
+
+def _mat(path: Path) -> tuple[dict[str, Header], Callable[[list[str]], Arrays]]:
+    headers = {name: Header(tuple(shape), kind) for name, shape, kind in scipy.io.whosmat(path)}
+    return headers, lambda names: scipy.io.loadmat(path, variable_names=names)
+
+
+def _npz(path: Path) -> tuple[dict[str, Header], Callable[[list[str]], Arrays]]:
+    headers = {}
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.namelist():
+            with archive.open(entry) as stream:
+                first = np.lib.format.read_magic(stream) == (1, 0)
+                read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+                shape, _, kind = read(stream)
+                headers[entry.removesuffix(".npy")] = Header(shape, str(kind))
+
+    def load(names: list[str]) -> Arrays:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in names}
+
+    return headers, load
+
+
+def _unreadable(path: Path, content: str, problem: Exception) -> UserError:
+    kind = "an .npz" if path.suffix == ".npz" else "a MATLAB"
+    detail = " ".join(str(problem).split()) or type(problem).__name__
+    return UserError(f"{path}: expected {kind} file with {content}, found an unreadable one ({detail[:120]})")
