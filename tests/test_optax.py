@@ -165,8 +165,8 @@ def test_inside_multi_steps_the_gradients_are_averaged():
 
 
 def test_damping_can_be_injected_scheduled_and_set_by_hand():
-    inject = optax.inject_hyperparams(ng.optax.scale_by_natural_gradient, static_args=("model", "solver"))
-    tx = inject(MODEL, LIKELIHOOD, solver=SOLVER, damping=0.1)
+    inject = optax.inject_hyperparams(ng.optax.scale_by_natural_gradient, static_args=ng.optax.STATIC)
+    tx = inject(MODEL, LIKELIHOOD, solver=SOLVER, damping=0.1, microbatch=4)
     state = tx.init(PARAMS)
     state.hyperparams["damping"] = jnp.array(0.7)
     updates, _ = jax.jit(lambda g, s: tx.update(g, s, PARAMS, inputs=X))(GRADIENT, state)

@@ -32,6 +32,9 @@ from natgrad.tree import Tree
 
 Schedule = Callable[[Any], Any]
 
+STATIC = ("model", "likelihood", "solver", "metric", "precondition", "reject", "microbatch", "seed")
+"""What is no hyperparameter to inject: `optax.inject_hyperparams(..., static_args=ng.optax.STATIC)`."""
+
 
 class NaturalGradientState(NamedTuple):
     """What the next update needs, and what the last one showed: `optax.tree.get(opt_state, "info")`."""
@@ -73,7 +76,7 @@ def scale_by_natural_gradient(
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean.
         damping: λ: a number, a schedule, or a rule; default `LevenbergMarquardt(1.0)`. A number can be injected by
-            `optax.inject_hyperparams(..., static_args=("model", "solver"))`.
+            `optax.inject_hyperparams(..., static_args=ng.optax.STATIC)`.
         solver: Default `CG(maxiter=20, rtol=1e-4)`.
         metric: Default `Fisher()`.
         precondition: Default none.
