@@ -28,18 +28,20 @@ def data(key, count):
     return x, jax.random.bernoulli(k2, jax.nn.sigmoid(model(TRUTH, x))).astype(x.dtype)
 
 
-def stream(opt, x, t, rate, unlabelled=None):
-    """Return the parameters after one pass, one example a step."""
-
-    def step(carry, example):
-        u, label = example
-        params, state, _ = opt.step(
-            *carry, (u[None], label[None]), metric_inputs=unlabelled, learning_rate=rate
-        )
-        return (params, state), None
-
+def stream(opt, x, t, rates, unlabelled=None):
+    """Return the parameters after one pass, one example a step, for each rate."""
     start = {"w": jnp.zeros((4, 1)), "b": jnp.zeros(1)}
-    return jax.jit(lambda: jax.lax.scan(step, (start, opt.init(start)), (x, t))[0][0])()
+
+    def run(rate):
+        def step(carry, example):
+            u, label = example
+            batch = (u[None], label[None])
+            params, state, _ = opt.step(*carry, batch, metric_inputs=unlabelled, learning_rate=rate)
+            return (params, state), None
+
+        return jax.lax.scan(step, (start, opt.init(start)), (x, t))[0][0]
+
+    return jax.jit(jax.vmap(run))(jnp.array(rates))
 
 
 def main(count=1500):
@@ -50,7 +52,7 @@ def main(count=1500):
     test, test_t = data(k3, 2000)
 
     def test_loss(params):
-        return float(jnp.mean(ng.Bernoulli().nll(model(params, test), test_t)))
+        return jnp.mean(ng.Bernoulli().nll(model(params, test), test_t))
 
     natural = ng.natural_gradient(model, ng.Bernoulli(), solver=ng.CG(maxiter=10), damping=ng.Constant(1e-3))
     sgd = ng.sgd(model, ng.Bernoulli())
@@ -59,9 +61,9 @@ def main(count=1500):
         "natural gradient, the example's own": (natural, (0.005, 0.02, 0.1), None),
         "gradient": (sgd, (0.001, 0.01, 0.1), None),
     }
-    losses = {"the true model": test_loss(TRUTH)}
+    losses = {"the true model": float(test_loss(TRUTH))}
     for name, (opt, rates, metric) in runs.items():
-        losses[name] = min(test_loss(stream(opt, x, t, rate, metric)) for rate in rates)
+        losses[name] = float(jnp.min(jax.vmap(test_loss)(stream(opt, x, t, rates, metric))))
     for name, loss in losses.items():
         print(f"{name:36s} {loss:.3f}")
     return losses

@@ -22,9 +22,8 @@ def only(report, check, words):
     assert words in str(report), str(report)
 
 
-@pytest.mark.parametrize("name", ["mlp", "recurrent"])
-def test_a_sound_case_has_no_fault(name):
-    model, params, inputs = MODELS[name]
+def test_a_sound_case_has_no_fault():
+    model, params, inputs = MODELS["mlp"]
     for likelihood in (ng.Gaussian(), ng.Categorical()):
         targets = targets_for(likelihood, model(params, inputs))
 

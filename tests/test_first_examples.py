@@ -28,10 +28,14 @@ def test_digits():
     assert load("digits").main(steps=12, progress=False) > 0.9
 
 
-def test_counts_of_wide_spread_are_fitted_better_by_their_own_likelihood():
-    errors = load("counts").main(steps=20, count=1000)
-    assert errors["negative binomial"] < errors["Poisson"]
-    assert errors["negative binomial"] < 0.3
+def test_counts_have_the_negative_binomials_fisher_information():
+    example = load("counts")
+    r, u = np.linspace(-2, 4, 7, dtype=np.float32)[:, None], np.ones((7, 1), np.float32)
+    mean = np.exp(r)
+    expected = mean * example.SPREAD / (mean + example.SPREAD)
+    np.testing.assert_allclose(example.negative_binomial.fisher(r, u), expected, rtol=1e-4)
+    errors = example.main()
+    assert errors["negative binomial"] < min(0.2, 0.9 * errors["Poisson"])
 
 
 def test_batch_norm_predicts_with_its_running_statistics():

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
 FRAMEWORKS = ("with_nnx", "with_linen", "with_equinox", "with_haiku")
 EXAMPLES = Path(__file__).parents[1] / "examples" / "frameworks"
 WEIGHTS = [
