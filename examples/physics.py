@@ -2,9 +2,12 @@
 
 Two outputs with their own points, the equation inside and the value on the edge, are a `ng.Product`. The loss is a
 sum of squares whose metric is very badly conditioned: first-order methods stall, the natural gradient does not
-(Müller & Zeinhofer 2023 measured the same).
+(Müller & Zeinhofer 2023 found the same). One run, two cores, 20 seconds each, one seed:
 
     python examples/physics.py
+    natural gradient      133 steps in 20 s: relative error 9.1e-06
+    Adam, rate 0.01     28659 steps in 20 s: relative error 5.4e-04
+    Adam, rate 0.001    32549 steps in 20 s: relative error 8.7e-04
 """
 
 import time
@@ -33,7 +36,7 @@ def exact(points):
     return jnp.prod(jnp.sin(jnp.pi * points), axis=-1)
 
 
-def data(side=30):
+def data(side=20):
     """Return a grid inside and on the edge, f inside and 0 on the edge."""
     line = jnp.linspace(0, 1, side)
     grid = jnp.stack(jnp.meshgrid(line[1:-1], line[1:-1]), axis=-1).reshape(-1, 2)
@@ -70,10 +73,10 @@ def natural(batch, seconds):
         model,
         LIKELIHOOD,
         search=ng.LineSearch(),
-        solver=ng.CG(maxiter=200, rtol=1e-8),
-        damping=ng.LevenbergMarquardt(1.0, bounds=(1e-12, 1e8)),
+        solver=ng.CG(maxiter=500, rtol=1e-10),
+        damping=ng.Constant(1e-6),
     )
-    return _race(opt.step, (opt.init,), batch, seconds)
+    return _race(opt.step, opt.init, batch, seconds)
 
 
 def adam(batch, seconds, rate=1e-3):
@@ -90,12 +93,12 @@ def adam(batch, seconds, rate=1e-3):
         updates, state = tx.update(gradient, state)
         return optax.apply_updates(params, updates), state, value
 
-    return _race(step, (tx.init,), batch, seconds)
+    return _race(step, tx.init, batch, seconds)
 
 
 def _race(step, init_state, batch, seconds):
     params = init(jax.random.key(0))
-    state = init_state[0](params)
+    state = init_state(params)
     jax.block_until_ready(step(params, state, batch))  # compile
     start, steps = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
@@ -104,7 +107,7 @@ def _race(step, init_state, batch, seconds):
     return params, steps
 
 
-def main(seconds=30.0, side=30):
+def main(seconds=20.0, side=20):
     """Return each method's relative error after the same time."""
     with jax.enable_x64(True):
         batch, errors = data(side), {}
