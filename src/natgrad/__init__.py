@@ -1,6 +1,10 @@
 """Natural-gradient training for JAX with the full Fisher metric, matrix-free."""
 
+import importlib
+from typing import Any
+
 from natgrad._version import __version__
+from natgrad.check import check
 from natgrad.damping import Constant, LevenbergMarquardt
 from natgrad.directions import (
     Conjugate,
@@ -14,6 +18,7 @@ from natgrad.directions import (
     WithLastStep,
 )
 from natgrad.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, Product
+from natgrad.loop import loop, scalars
 from natgrad.metric import (
     DiagonalFisher,
     EmpiricalFisher,
@@ -52,3 +57,10 @@ from natgrad.search import (
 from natgrad.solve import CG, MINRES, Dual, MinresQLP
 from natgrad.solve.result import Reason, Solution
 from natgrad.state import Info, Outcome, State
+
+
+def __getattr__(name: str) -> Any:
+    """Import `ng.optax` when it is first asked for: optax takes as long to import as the rest of natgrad."""
+    if name == "optax":
+        return importlib.import_module("natgrad.optax")
+    raise AttributeError(f"module 'natgrad' has no attribute {name!r}")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad import tree, validate
+from natgrad import frozen, tree, validate
 from natgrad.damping import Constant, Damping, calibrated, ratio
 from natgrad.directions import Direction, Here
 from natgrad.likelihood import Likelihood
@@ -43,9 +43,13 @@ class Optimizer:
     """Refuse a step whose ρ is below this: 0 refuses every rise of the loss on the ratio batch."""
     max_norm: float | None = None
     """The longest step, in Euclidean norm."""
+    trainable: Any = None
+    """Which parameters move: a function (path, leaf) → bool, the path as in "layer/kernel", or a tree of booleans."""
 
     def __post_init__(self) -> None:
         validate.optimizer(self)
+        if self.trainable is not None:
+            object.__setattr__(self, "trainable", frozen.predicate(self.trainable))
 
     @property
     def problem(self) -> Problem:
@@ -54,6 +58,8 @@ class Optimizer:
 
     def init(self, params: Tree, key: Array | None = None) -> State:
         """Return the state before the first step. `key` seeds what is random (Monte-Carlo metrics)."""
+        if self.trainable is not None:
+            params, _ = frozen.split(self.trainable, params)
         validate.parameters(params)
         theta = working(params)
         return State(
@@ -81,7 +87,7 @@ class Optimizer:
         """Return (params, state, info) after one step.
 
         Args:
-            params: Any pytree of floating arrays.
+            params: Any pytree of floating arrays; what `trainable` leaves out may hold other arrays too.
             state: From `init` or the last step.
             batch: `(inputs, targets)` or `(inputs, targets, weights)`: where the gradient is taken.
             metric_inputs: Where the metric is taken, without labels; default: the batch's inputs and weights.
@@ -104,9 +110,18 @@ class Optimizer:
             gradient,
             learning_rate,
         )
+        if self.trainable is None:
+            return self._run(params, state, data)
+        own, rest = frozen.split(self.trainable, params)
+        if gradient is not None:
+            data = data._replace(gradient=frozen.like(own, gradient))
+        own, state, info = self._run(own, state, data._replace(context=frozen.Frozen(rest, context)))
+        return frozen.merge(own, rest), state, info
+
+    def _run(self, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
         validate.step(self, params, data)
-        if learning_rate is not None:
-            rate = jnp.asarray(learning_rate).astype(tree.at_least_single(tree.dtype(params)))
+        if data.learning_rate is not None:
+            rate = jnp.asarray(data.learning_rate).astype(tree.at_least_single(tree.dtype(params)))
             data = data._replace(learning_rate=rate)
         if not self.search.on_host:
             return _step(self, params, state, data)
@@ -220,7 +235,7 @@ def commit(
         step_norm=lengths[1],
         kl=curvature / 2,
         solver=proposal.rows.solver,
-        context=_usable(proposal.context, data.context),
+        context=_usable(proposal.context, frozen.unwrap(data.context)),
     )
     return new_params, new_state, info
 

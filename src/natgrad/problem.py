@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
+from natgrad.frozen import Frozen, merge
 from natgrad.likelihood import Likelihood, Product
 from natgrad.tree import Tree
 
@@ -208,6 +209,8 @@ def working(params: Tree) -> Tree:
 
 
 def _evaluate(model: Model, params: Tree, inputs: Tree, context: Tree) -> tuple[Tree, Tree]:
+    if isinstance(context, Frozen):
+        params, context = merge(params, context.rest), context.context
     args = (params, inputs) if context is None else (params, inputs, context)
     outputs, context = model(*args) if isinstance(model, Stateful) else (model(*args), None)
     return working(outputs), context

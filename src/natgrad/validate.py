@@ -44,7 +44,8 @@ def parameters(params: Tree) -> None:
             found = type(leaf).__name__ if dtype is None else f"an array of {dtype}"
             raise TypeError(
                 f"params holds {found}: every leaf must be a floating array; split the rest off first, "
-                "with eqx.partition(model, eqx.is_inexact_array) or nnx.split(model, nnx.Param, ...)."
+                "with eqx.partition(model, eqx.is_inexact_array) or nnx.split(model, nnx.Param, ...), or freeze "
+                "it with trainable=."
             )
 
 

@@ -1,0 +1,89 @@
+"""Parameters that stay as they are: a tree cut in two, what is trained and the rest.
+
+The rest travels with the context, which no step moves and no metric sees: F is then the block of the trained
+parameters alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+from natgrad.tree import Tree
+
+Predicate = Callable[[Any, Any], bool]
+
+
+class Frozen(NamedTuple):
+    """A context that carries the frozen leaves beside the model's own context."""
+
+    rest: Tree
+    """The parameters, with None in the places of the trained ones."""
+    context: Tree = None
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The trained places of a tree of booleans: a mask that can be a static argument."""
+
+    chosen: frozenset[tuple[Any, ...]]
+
+    def __call__(self, path: tuple[Any, ...], leaf: Any) -> bool:
+        """Tell whether the mask is true here or above."""
+        return any(path[:depth] in self.chosen for depth in range(len(path) + 1))
+
+
+def predicate(trainable: Any) -> Predicate:
+    """Return a hashable rule: a function as it is, a tree of booleans (or a prefix of one) as a `Mask`."""
+    if callable(trainable):
+        return trainable
+    marks = jax.tree_util.tree_leaves_with_path(trainable)
+    if not marks or any(not isinstance(mark, bool) for _, mark in marks):
+        raise TypeError(
+            "trainable must be a function (path, leaf) -> bool, or a tree of True and False shaped like params."
+        )
+    return Mask(frozenset(tuple(path) for path, mark in marks if mark))
+
+
+def split(trainable: Predicate, params: Tree) -> tuple[Tree, Tree]:
+    """Return the trained leaves and the frozen ones, each as the whole tree with None in the other's places."""
+
+    def own(path: tuple[Any, ...], leaf: Any) -> bool:
+        where = (
+            path if isinstance(trainable, Mask) else jax.tree_util.keystr(path, simple=True, separator="/")
+        )
+        return bool(trainable(where, leaf))
+
+    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+    chosen = [own(tuple(path), leaf) for path, leaf in leaves]
+    if not any(chosen):
+        raise ValueError("trainable chose no parameter: nothing would be trained.")
+    for (path, leaf), keep in zip(leaves, chosen, strict=True):
+        if not keep and not hasattr(leaf, "dtype"):
+            raise TypeError(
+                f"params{jax.tree_util.keystr(path)} is {type(leaf).__name__}: a frozen leaf must be an array; "
+                "split the rest off first, with eqx.partition(model, eqx.is_array)."
+            )
+    trained = [leaf if keep else None for (_, leaf), keep in zip(leaves, chosen, strict=True)]
+    rest = [None if keep else leaf for (_, leaf), keep in zip(leaves, chosen, strict=True)]
+    return jax.tree.unflatten(structure, trained), jax.tree.unflatten(structure, rest)
+
+
+def like(trained: Tree, whole: Tree) -> Tree:
+    """Return of `whole` the leaves in the places of the trained ones."""
+    return jax.tree.map(
+        lambda own, leaf: None if own is None else leaf, trained, whole, is_leaf=lambda node: node is None
+    )
+
+
+def merge(trained: Tree, rest: Tree) -> Tree:
+    """Return the whole tree again. A None in `trained` may stand for a whole branch of `rest`."""
+    return jax.tree.map(
+        lambda own, other: other if own is None else own, trained, rest, is_leaf=lambda node: node is None
+    )
+
+
+def unwrap(context: Tree) -> Tree:
+    """Return the model's own context."""
+    return context.context if isinstance(context, Frozen) else context

@@ -1,0 +1,72 @@
+"""The examples for newcomers, small: they run, and show what they say."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def as_a_user_runs_it():
+    """Examples run in JAX's default settings: float32, standard promotion."""
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_digits():
+    assert load("digits").main(steps=12, progress=False) > 0.9
+
+
+def test_counts_have_the_negative_binomials_fisher_information():
+    example = load("counts")
+    r, u = np.linspace(-2, 4, 7, dtype=np.float32)[:, None], np.ones((7, 1), np.float32)
+    mean = np.exp(r)
+    expected = mean * example.SPREAD / (mean + example.SPREAD)
+    np.testing.assert_allclose(example.negative_binomial.fisher(r, u), expected, rtol=1e-4)
+    errors = example.main()
+    assert errors["negative binomial"] < min(0.2, 0.9 * errors["Poisson"])
+
+
+def test_batch_norm_predicts_with_its_running_statistics():
+    running, first = load("batch_norm").main(steps=30)
+    assert running > 0.9
+    assert first < running - 0.1
+
+
+def test_dropout_steps_see_one_network_each():
+    before, after, rhos = load("dropout").main(steps=12)
+    assert after < 0.7 * before
+    # Were the two losses of ρ taken with different keys, ρ would be noise.
+    assert np.abs(np.array(rhos) - 1).max() < 0.5
+
+
+def test_physics_natural_gradient_passes_adam():
+    errors = load("physics").main(seconds=1.5, side=12)
+    natural = errors.pop("natural gradient")
+    assert natural < 0.3 * min(errors.values())
+
+
+def test_online_needs_a_metric_from_other_examples():
+    losses = load("online").main(count=1000)
+    best = losses["the true model"]
+    natural = losses["natural gradient, unlabelled metric"]
+    assert natural < best + 0.06
+    assert natural < losses["natural gradient, the example's own"] - 0.05
+
+
+def test_uncertainty_is_larger_where_there_is_no_data():
+    deviations = load("laplace").main(steps=40)
+    assert deviations["in the data"] < 0.1
+    assert deviations["in the gap"] > 1.5 * deviations["in the data"]
+    assert deviations["outside"] > 3 * deviations["in the data"]

@@ -1,0 +1,250 @@
+"""The bridge to optax: the same natural gradient, under optax's own contracts."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracles
+import pytest
+from jax.flatten_util import ravel_pytree
+from models import MODELS, targets_for
+
+import natgrad as ng
+
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
+MODEL, PARAMS, X = MODELS["mlp"]
+LIKELIHOOD = ng.Bernoulli()
+T = targets_for(LIKELIHOOD, MODEL(PARAMS, X))
+SOLVER = ng.CG(maxiter=60, rtol=1e-12)
+
+
+def loss(params):
+    return jnp.mean(LIKELIHOOD.nll(MODEL(params, X), T))
+
+
+GRADIENT = jax.grad(loss)(PARAMS)
+
+
+def scale_by(**options):
+    return ng.optax.scale_by_natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, **options)
+
+
+def dense(params=PARAMS):
+    matrices = [oracles.bernoulli_matrix(np.asarray(r)) for r in MODEL(params, X)]
+    return oracles.metric(oracles.jacobians(MODEL, params, X), matrices)
+
+
+def flat(tree):
+    return np.asarray(ravel_pytree(tree)[0])
+
+
+def run(tx, steps, params=PARAMS, **extra):
+    @jax.jit
+    def step(params, state):
+        updates, state = tx.update(
+            jax.grad(loss)(params), state, params, inputs=X, full_params=params, **extra
+        )
+        return optax.apply_updates(params, updates), state
+
+    state = tx.init(params)
+    for _ in range(steps):
+        params, state = step(params, state)
+    return params, state
+
+
+def test_the_natural_gradient_comes_out_with_the_gradients_sign():
+    tx = scale_by(damping=0.1)
+    assert isinstance(tx, optax.GradientTransformationExtraArgs)
+    updates, state = tx.update(GRADIENT, tx.init(PARAMS), PARAMS, inputs=X, unknown="ignored")
+    np.testing.assert_allclose(flat(updates), oracles.solve(dense(), flat(GRADIENT), 0.1), rtol=1e-7)
+    assert float(flat(updates) @ flat(GRADIENT)) > 0
+    assert jax.tree.structure(state) == jax.tree.structure(tx.init(PARAMS))
+    assert [a.dtype for a in jax.tree.leaves(state)] == [a.dtype for a in jax.tree.leaves(tx.init(PARAMS))]
+
+
+def test_with_a_value_function_it_is_the_native_step():
+    rule = ng.LevenbergMarquardt(0.3, reduction="linear")
+    tx = ng.optax.natural_gradient(0.5, MODEL, LIKELIHOOD, solver=SOLVER, damping=rule)
+    params, state = run(tx, 3, value_fn=loss)
+
+    native = ng.natural_gradient(MODEL, LIKELIHOOD, learning_rate=0.5, solver=SOLVER, damping=rule)
+    own, own_state = PARAMS, native.init(PARAMS)
+    for _ in range(3):
+        own, own_state, info = native.step(own, own_state, (X, T))
+    np.testing.assert_allclose(flat(params), flat(own), rtol=1e-9)
+    shown = optax.tree.get(state, "info")
+    for field in ("loss", "new_loss", "rho", "damping", "grad_norm", "step_norm", "kl"):
+        np.testing.assert_allclose(getattr(shown, field), getattr(info, field), rtol=1e-6, err_msg=field)
+    np.testing.assert_allclose(state[0].steps.damping, own_state.damping, rtol=1e-12)
+
+
+def test_the_value_function_may_ask_for_extra_arguments_and_the_known_value_is_used():
+    tx = scale_by()
+    calls = []
+
+    def value_fn(params, inputs, shift):
+        calls.append(1)
+        return loss(params) + shift * inputs.shape[0]
+
+    extra = {"inputs": X, "value_fn": value_fn, "shift": 2.0, "other": 1}
+    _, state = tx.update(GRADIENT, tx.init(PARAMS), PARAMS, **extra)
+    assert len(calls) == 2
+    np.testing.assert_allclose(state.info.loss, loss(PARAMS) + 14)
+    _, state = tx.update(GRADIENT, tx.init(PARAMS), PARAMS, **extra, value=3.0)
+    assert len(calls) == 3
+    assert state.info.loss == 3.0
+
+
+def test_calibration_finds_its_first_damping():
+    tx = scale_by(damping=ng.LevenbergMarquardt("calibrate"))
+    native = ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, damping=ng.LevenbergMarquardt("calibrate"))
+    _, state = run(optax.chain(tx, optax.scale(-1.0)), 1, value_fn=loss)
+    _, _, info = native.step(PARAMS, native.init(PARAMS), (X, T))
+    np.testing.assert_allclose(optax.tree.get(state, "info").damping, info.damping)
+
+
+@pytest.mark.parametrize(
+    ("options", "extra", "words"),
+    [
+        ({"damping": 0.1}, {}, "inputs="),
+        ({}, {"inputs": X}, "LevenbergMarquardt measures the loss.*value_fn"),
+        ({"damping": 0.1, "reject": 0.0}, {"inputs": X}, "reject=.*value_fn"),
+        ({"damping": 0.1, "metric": ng.EmpiricalFisher()}, {"inputs": X}, "EmpiricalFisher.*targets="),
+    ],
+)
+def test_what_is_missing_is_named(options, extra, words):
+    tx = scale_by(**options)
+    with pytest.raises(ValueError, match=words):
+        tx.update(GRADIENT, tx.init(PARAMS), PARAMS, **extra)
+
+
+def test_parameters_must_be_given():
+    tx = scale_by(damping=0.1)
+    with pytest.raises(ValueError, match="params"):
+        tx.update(GRADIENT, tx.init(PARAMS), inputs=X)
+    with pytest.raises(ValueError, match="negative"):
+        scale_by(damping=-1.0)
+
+
+def test_inside_masked_the_metric_is_the_block_of_the_visible_parameters():
+    mask = [True, False]
+    tx = optax.masked(scale_by(damping=0.1), mask)
+    with pytest.raises(ValueError, match="full_params"):
+        tx.update(GRADIENT, tx.init(PARAMS), PARAMS, inputs=X)
+    updates, _ = tx.update(GRADIENT, tx.init(PARAMS), PARAMS, inputs=X, full_params=PARAMS)
+    size = flat(PARAMS[0]).size
+    expected = oracles.solve(dense()[:size, :size], flat(GRADIENT[0]), 0.1)
+    np.testing.assert_allclose(flat(updates[0]), expected, rtol=1e-7)
+    np.testing.assert_array_equal(flat(updates[1]), flat(GRADIENT[1]))
+
+
+def test_masked_and_value_functions_go_together():
+    frozen = optax.chain(
+        optax.masked(scale_by(), [False, True]),
+        optax.masked(optax.set_to_zero(), [True, False]),
+        optax.scale(-1.0),
+    )
+    params, state = run(frozen, 2, value_fn=loss)
+    np.testing.assert_array_equal(flat(params[0]), flat(PARAMS[0]))
+    assert loss(params) < loss(PARAMS)
+    assert np.isfinite(optax.tree.get(state, "info").rho)
+
+
+def test_inside_multi_steps_the_gradients_are_averaged():
+    tx = optax.MultiSteps(
+        optax.chain(scale_by(damping=0.1), optax.scale(-1.0)), 2, accumulator_dtype=jnp.float64
+    )
+    with jax.numpy_dtype_promotion("standard"):  # optax divides by an integer count
+        after_two, _ = run(tx, 2)
+    once, _ = run(optax.chain(scale_by(damping=0.1), optax.scale(-1.0)), 1)
+    np.testing.assert_allclose(flat(after_two), flat(once), rtol=1e-9)
+
+
+def test_damping_can_be_injected_scheduled_and_set_by_hand():
+    inject = optax.inject_hyperparams(ng.optax.scale_by_natural_gradient, static_args=ng.optax.STATIC)
+    tx = inject(MODEL, LIKELIHOOD, solver=SOLVER, damping=0.1, microbatch=4)
+    state = tx.init(PARAMS)
+    state.hyperparams["damping"] = jnp.array(0.7)
+    updates, _ = jax.jit(lambda g, s: tx.update(g, s, PARAMS, inputs=X))(GRADIENT, state)
+    np.testing.assert_allclose(flat(updates), oracles.solve(dense(), flat(GRADIENT), 0.7), rtol=1e-7)
+
+    schedule = optax.linear_schedule(1.0, 0.2, 2)
+    native, _ = run(optax.chain(scale_by(damping=schedule), optax.scale(-1.0)), 3)
+    injected = inject(MODEL, LIKELIHOOD, solver=SOLVER, damping=schedule)
+    params, state = run(optax.chain(injected, optax.scale(-1.0)), 3)
+    # optax keeps the schedule's value in float32 arithmetic of its own.
+    np.testing.assert_allclose(flat(params), flat(native), rtol=1e-5)
+    np.testing.assert_allclose(optax.tree.get(state, "info").damping, 0.2, rtol=1e-6)
+
+
+def test_a_learning_rate_schedule_is_followed_by_the_trial():
+    tx = ng.optax.natural_gradient(
+        optax.linear_schedule(1.0, 0.5, 1), MODEL, LIKELIHOOD, solver=SOLVER, damping=0.1
+    )
+    before, state = run(tx, 1)
+    gradient = jax.grad(loss)(before)
+    updates, state = tx.update(gradient, state, before, inputs=X)
+    expected = -0.5 * oracles.solve(dense(before), flat(gradient), 0.1)
+    np.testing.assert_allclose(flat(updates), expected, rtol=1e-6)
+    np.testing.assert_allclose(optax.tree.get(state, "info").step_size, [0.5])
+
+
+def test_a_gradient_that_is_not_finite_gives_no_update_and_says_so():
+    tx = scale_by()
+    bad = jax.tree.map(lambda g: g.at[(0,) * g.ndim].set(jnp.nan), GRADIENT)
+    updates, state = tx.update(bad, tx.init(PARAMS), PARAMS, inputs=X, value_fn=loss)
+    assert not flat(updates).any()
+    assert ng.Outcome.name_of(state.info.reason) == "nonfinite gradient"
+    assert state.steps.damping == 1.5
+
+
+def test_weights_context_and_targets_reach_the_metric():
+    def model(params, x, c):
+        return c * MODEL(params, x)
+
+    weights = jnp.arange(1.0, 8.0)
+    tx = ng.optax.scale_by_natural_gradient(model, LIKELIHOOD, solver=SOLVER, damping=0.1)
+    updates, _ = tx.update(
+        GRADIENT, tx.init(PARAMS), PARAMS, inputs=X, weights=weights, context=jnp.array(2.0)
+    )
+    F = oracles.matrix(
+        ng.metric_product(model, LIKELIHOOD, PARAMS, X, weights, context=jnp.array(2.0)), PARAMS
+    )
+    np.testing.assert_allclose(flat(updates), oracles.solve(F, flat(GRADIENT), 0.1), rtol=1e-7)
+
+    tx = scale_by(damping=0.1, metric=ng.EmpiricalFisher())
+    updates, _ = tx.update(GRADIENT, tx.init(PARAMS), PARAMS, inputs=X, targets=T)
+    U = oracles.matrix(
+        ng.metric_product(MODEL, LIKELIHOOD, PARAMS, X, metric=ng.EmpiricalFisher(), targets=T), PARAMS
+    )
+    np.testing.assert_allclose(flat(updates), oracles.solve(U, flat(GRADIENT), 0.1), rtol=1e-7)
+
+
+def test_updates_keep_the_gradients_dtype():
+    params, x = (jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), tree) for tree in (PARAMS, X))
+    gradient = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), GRADIENT)
+    tx = ng.optax.scale_by_natural_gradient(MODEL, LIKELIHOOD, damping=0.1)
+    updates, _ = tx.update(gradient, tx.init(params), params, inputs=x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_an_eager_second_update_compiles_nothing(compilations):
+    tx = scale_by()
+    _, state = tx.update(GRADIENT, tx.init(PARAMS), PARAMS, inputs=X, value_fn=loss)
+    _, state = tx.update(GRADIENT, state, PARAMS, inputs=X, value_fn=loss)
+    with compilations() as count:
+        tx.update(GRADIENT, state, PARAMS, inputs=X, value_fn=loss)
+    assert count() == 0
+
+
+def test_importing_natgrad_does_not_import_optax():
+    code = (
+        "import sys, natgrad; assert 'optax' not in sys.modules; natgrad.optax; assert 'optax' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        _ = ng.nothing_of_the_kind
