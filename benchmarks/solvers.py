@@ -174,9 +174,7 @@ def overhead(title, shapes, repeats, few=5, many=45):
     each = {name: (min(times[name, many][1:]) - min(times[name, few][1:])) / (many - few) for name in runs}
     once = {name: min(times[name, few][1:]) - few * each[name] for name in runs}
     bare = each["product alone"]
-    print(
-        f"\n| {title}, float32 | ms per iteration | beyond the product | ratio | ms once per solve |"
-    )
+    print(f"\n| {title}, float32 | ms per iteration | beyond the product | ratio | ms once per solve |")
     print("|---|---|---|---|---|")
     for name in runs:
         beyond = each[name] - bare

@@ -168,6 +168,6 @@ def after(scalar: Array, *earlier: Array) -> Array:
     A loop overwrites a vector in place only if everything that reads it is known to come first; otherwise it
     copies it. A factor that seems to depend on the readers' results tells it so.
     """
-    for array in earlier:
+    for array in (array for array in earlier if array.size):
         scalar = scalar + jnp.minimum(jnp.abs(array.ravel()[0]), 0).astype(scalar.dtype)
     return scalar

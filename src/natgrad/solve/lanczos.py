@@ -56,7 +56,7 @@ def start(b: Tree, precondition: Operator | None, remember: int = 0) -> Lanczos:
     if remember:
         ring = jax.tree.map(lambda leaf: jnp.zeros((remember, *leaf.shape), leaf.dtype), b)
         memory = Memory(ring, ring, jnp.array(0, jnp.int32))
-    return advance(_measured(precondition, tree.zeros_like(b), b, memory), b)
+    return proceed(_measured(precondition, tree.zeros_like(b), b, memory), b)
 
 
 def step(product: Operator, precondition: Operator | None, state: Lanczos) -> tuple[Tree, Array, Ahead]:
@@ -79,7 +79,7 @@ def _measured(precondition: Operator | None, q: Tree, r: Tree, memory: Memory | 
     return Ahead(q, r, z, jnp.sqrt(squared), squared, memory)
 
 
-def advance(ahead: Ahead, earlier: Tree) -> Lanczos:
+def proceed(ahead: Ahead, earlier: Tree) -> Lanczos:
     """Return the next state; its vectors are written when `earlier`, which may still read q_k, is there."""
     # An exhausted space (β = 0) has no next vector; 0 keeps the numbers finite.
     inverse = jnp.where(ahead.beta == 0, 0, 1 / ahead.beta)
@@ -115,7 +115,7 @@ def tridiagonal(matvec: Operator, v: Tree, steps: int) -> tuple[Array, Array]:
 
     def advance(state: Lanczos, _: None) -> tuple[Lanczos, tuple[Array, Array]]:
         v, alpha, ahead = step(matvec, None, state)
-        following = advance(ahead, v)
+        following = proceed(ahead, v)
         # What is left of a vector that lay in the space already is rounding, not a direction.
         size = jnp.abs(alpha) + state.beta
         kept = (following.beta > 10 * jnp.finfo(alpha.dtype).eps * size).astype(alpha.dtype)

@@ -145,7 +145,7 @@ def _step(
     # rather than a choice: its results are stored, where a choice would be computed anew for each element.
     scalars, moves, reason = jax.lax.cond((beta > 0) & jnp.isfinite(ahead.beta), take, leave)
     vectors = move(moves, v, state.vectors)
-    following = lanczos.advance(ahead, vectors.newer)
+    following = lanczos.proceed(ahead, vectors.newer)
     return _State(
         iteration=state.iteration + 1,
         lanczos=following,
