@@ -17,6 +17,7 @@ from natgrad.directions import (
     TruncatedNewton,
     WithLastStep,
 )
+from natgrad.kronecker import Kronecker
 from natgrad.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, Product
 from natgrad.loop import loop, scalars
 from natgrad.metric import (

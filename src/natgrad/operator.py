@@ -74,9 +74,16 @@ class Operator:
         """Return Aᵀ e."""
         raise TypeError(f"{type(self).__name__} has no factor.")
 
+    def scores(self, key: Array, blocks: int, measure: Callable[[Tree], Tree]) -> Tree:
+        """Return Σ_b measure(S_b), S_b = Σ_{i∈b} A_iᵀ e_i for random signs e and `blocks` groups of examples.
+
+        E[S_b S_bᵀ] is the group's share of F: the cross terms vanish on average (Chapelle & Erhan 2011).
+        """
+        raise TypeError(f"{type(self).__name__} has no scores.")
+
     def diagonal(self, key: Array, blocks: int = 100) -> Tree:
         """Return an unbiased estimate of diag(F) from random signs, in `blocks` groups of examples."""
-        raise TypeError(f"{type(self).__name__} has no estimate of its diagonal.")
+        return self.scores(key, blocks, lambda score: jax.tree.map(jnp.square, score))
 
 
 class JacobianOperator(Operator):
@@ -129,8 +136,8 @@ class JacobianOperator(Operator):
 
         return self._linear.sum(part)
 
-    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
-        """Return Σ_b (Σ_{i∈b} A_iᵀ e_i)², e random signs (Chapelle & Erhan 2011): cross terms vanish on average."""
+    def scores(self, key: Array, blocks: int, measure: Callable[[Tree], Tree]) -> Tree:
+        """Return Σ_b measure(S_b), one backward pass in all."""
         longest = max(leaf.shape[0] for leaf in jax.tree.leaves(self.examples.inputs))
 
         def part(chunk: Chunk) -> Tree:
@@ -138,8 +145,7 @@ class JacobianOperator(Operator):
             at = self._at(chunk)
             space = jax.eval_shape(at.factor_transpose, chunk.outputs)
             signs = jax.tree.map(random_signs, keys, space)
-            score = chunk.vjp(self._weigh(_roots(chunk), at.factor(signs)))
-            return jax.tree.map(jnp.square, score)
+            return measure(chunk.vjp(self._weigh(_roots(chunk), at.factor(signs))))
 
         return self._place.linearize(microbatch=-(-longest // blocks)).sum(part)
 
@@ -180,10 +186,10 @@ class SumOperator(Operator):
         products = [term.factor_transpose(part) for term, part in zip(self._terms, e, strict=True)]
         return jax.tree.map(lambda *leaves: sum(leaves), *products)
 
-    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
-        """Return the sum of the terms' diagonals."""
+    def scores(self, key: Array, blocks: int, measure: Callable[[Tree], Tree]) -> Tree:
+        """Return the sum of the terms' measures."""
         keys = jax.random.split(key, len(self._terms))
-        parts = [term.diagonal(k, blocks) for term, k in zip(self._terms, keys, strict=True)]
+        parts = [term.scores(k, blocks, measure) for term, k in zip(self._terms, keys, strict=True)]
         return jax.tree.map(lambda *leaves: sum(leaves), *parts)
 
 
@@ -220,9 +226,10 @@ class Damper(Operator):
         """Return √scale · Aᵀ e."""
         return tree.scale(jnp.sqrt(self._scale), self._inner.factor_transpose(e))
 
-    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
-        """Return scale · diag(F)."""
-        return tree.scale(self._scale, self._inner.diagonal(key, blocks))
+    def scores(self, key: Array, blocks: int, measure: Callable[[Tree], Tree]) -> Tree:
+        """Return the measures of √scale · S_b."""
+        root = jnp.sqrt(self._scale)
+        return self._inner.scores(key, blocks, lambda score: measure(tree.scale(root, score)))
 
 
 class Centered(Operator):

@@ -58,6 +58,7 @@ def natural_gradient(
     learning_rate: Rate | None = None,
     search: Search | None = None,
     solver: Any = None,
+    precondition: Preconditioner | None = None,
     metric: Metric | None = None,
     damping: Damping | None = None,
     **options: Any,
@@ -70,6 +71,7 @@ def natural_gradient(
         learning_rate: η, a float or an optax schedule (default 1). Not beside `search`.
         search: A rule for the step length, in place of a rate.
         solver: Default `CG(maxiter=20, rtol=1e-4)`, the paper's pseudo-code.
+        precondition: Of the solver, such as `Jacobi()` or `Kronecker()`; default none.
         metric: Default `Fisher()`.
         damping: Default `LevenbergMarquardt(1.0)`.
         options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm.
@@ -77,7 +79,7 @@ def natural_gradient(
     return Optimizer(
         model,
         likelihood,
-        Natural(CG() if solver is None else solver),
+        Natural(CG() if solver is None else solver, Identity() if precondition is None else precondition),
         _rate_or_search(learning_rate, search, 1.0),
         Fisher() if metric is None else metric,
         LevenbergMarquardt() if damping is None else damping,

@@ -1,0 +1,195 @@
+"""The Kronecker preconditioner against dense factors, on models where its assumption holds and where it does not."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natgrad as ng
+from natgrad.kronecker import Memory
+
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.normal(size=(24, 3)))
+T = jnp.asarray(RNG.uniform(size=(24, 2)) > 0.5, jnp.float64)
+
+
+def model(params, inputs):
+    return jnp.tanh(inputs @ params["w"] + params["b"]) @ params["v"]
+
+
+def params():
+    rng = np.random.default_rng(1)
+    return {
+        "w": jnp.asarray(rng.normal(size=(3, 4))),
+        "b": jnp.asarray(rng.normal(size=4)),
+        "v": jnp.asarray(rng.normal(size=(4, 2))),
+    }
+
+
+def scores(theta):
+    """Every example's and output's column of the factor: D = Jᵀ C e_o, (examples, outputs, leaf)."""
+    jacobian = jax.jacrev(lambda p: model(p, X))(theta)
+    y = jax.nn.sigmoid(model(theta, X))
+    root = jnp.sqrt(y * (1 - y))
+    return jax.tree.map(lambda j: j * root.reshape(*root.shape, *(1,) * (j.ndim - 2)), jacobian)
+
+
+def factors(kind, draws=4000):
+    """Return the memory after averaging over many draws of signs."""
+    theta = params()
+    opt = ng.natural_conjugate_gradient(model, ng.Bernoulli(), direction=ng.Preconditioned(kind))
+    from natgrad.directions import Here
+    from natgrad.operator import Place
+
+    problem = opt.problem
+    examples = problem.examples(theta, X, T, None, None)
+
+    def one(memory, number):
+        key = jax.random.fold_in(jax.random.key(0), number)
+        place = Place(problem, theta, examples, None, key)
+        here = Here(theta, ng.Fisher().operator(place), jnp.asarray(0.0), place, jnp.asarray(1))
+        return kind._measured(here, memory), None
+
+    # The mean of all draws: an average that forgets nothing is a sum with weights 1 - decay.
+    return jax.jit(lambda: jax.lax.scan(one, kind.init(theta), jnp.arange(draws))[0])()
+
+
+def test_factors_are_unbiased():
+    kind = ng.Kronecker(blocks=6, decay=0.999)
+    memory = factors(kind)
+    dense = scores(params())
+    for number, name in enumerate(sorted(dense)):
+        D = np.asarray(dense[name]).reshape(48, *params()[name].shape)
+        if D.ndim == 2:
+            expected = [np.sum(D**2) / 24, np.sum(D**2, axis=0) / 24]
+        else:
+            expected = [np.einsum("kij,klj->il", D, D) / 24, np.einsum("kij,kil->jl", D, D) / 24]
+        for side, wanted in zip((memory.left[number], memory.right[number]), expected, strict=True):
+            found = np.asarray(side.factor / memory.mass).reshape(np.shape(wanted))
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=0.06 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("limit", [2048, 3])
+def test_inverse_is_the_dense_inverse_of_the_product(limit):
+    kind = ng.Kronecker(blocks=6, limit=limit, rebase=1)
+    theta = params()
+    opt = ng.natural_gradient(
+        model, ng.Bernoulli(), precondition=kind, damping=ng.Constant(0.1), solver=ng.CG(3, 0.0)
+    )
+    state = opt.init(theta)
+    _, state, _ = opt.step(theta, state, (X, T))
+    memory = state.direction.precondition
+    assert isinstance(memory, Memory)
+    from natgrad.kronecker import _divided
+
+    rng = np.random.default_rng(2)
+    r = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
+    solved = _divided(memory, jnp.asarray(0.1), r)
+    for number, name in enumerate(sorted(theta)):
+        left, right = (np.asarray(side.factor) for side in (memory.left[number], memory.right[number]))
+        left, right = (f if f.ndim == 2 else np.diag(f) for f in (left, right))
+        P = np.kron(left, right) / np.trace(left) / float(memory.mass) + 0.1 * np.eye(r[name].size)
+        np.testing.assert_allclose(
+            np.asarray(solved[name]).ravel(), np.linalg.solve(P, np.asarray(r[name]).ravel()), rtol=1e-8
+        )
+
+
+def test_one_linear_layer_with_one_output_is_exact():
+    """F = E[y(1 − y) x xᵀ] is L itself: with every example its own group, one step of NCG-Q is Newton's."""
+
+    def linear(w, inputs):
+        return inputs @ w
+
+    w = jnp.asarray(np.random.default_rng(3).normal(size=(3, 1)))
+    t = T[:, :1]
+    kind = ng.Kronecker(blocks=24, rebase=1)
+    opt = ng.natural_gradient(
+        linear, ng.Bernoulli(), precondition=kind, damping=ng.Constant(1e-6), solver=ng.CG(1, 0.0)
+    )
+    exact = ng.natural_gradient(linear, ng.Bernoulli(), damping=ng.Constant(1e-6), solver=ng.CG(30, 1e-12))
+    one, _, _ = opt.step(w, opt.init(w), (X, t))
+    other, _, _ = exact.step(w, exact.init(w), (X, t))
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_cuts_the_solvers_iterations():
+    """An ill-conditioned input: CG to a residual of 0.1 with and without."""
+    scale = jnp.geomspace(1, 100, 12)
+    x = jax.random.normal(jax.random.key(0), (300, 12)) * scale
+    t = (jax.random.normal(jax.random.key(1), (300, 3)) > 0).astype(x.dtype)
+
+    def net(p, x):
+        return jnp.tanh(x @ p["w"]) @ p["v"]
+
+    p = {"w": jax.random.normal(jax.random.key(2), (12, 10)) / scale[:, None], "v": jnp.ones((10, 3)) / 3}
+    iterations = {}
+    for kind in (ng.Identity(), ng.Jacobi(blocks=50), ng.Kronecker(blocks=50)):
+        opt = ng.natural_gradient(
+            net, ng.Bernoulli(), precondition=kind, damping=ng.Constant(1e-3), solver=ng.CG(200, 0.1)
+        )
+        iterations[type(kind).__name__] = int(opt.step(p, opt.init(p), (x, t))[2].solver.iterations)
+    assert 3 * iterations["Kronecker"] <= iterations["Identity"]
+    assert iterations["Kronecker"] < iterations["Jacobi"]
+
+
+def test_intervals_state_and_one_compilation(compilations):
+    kind = ng.Kronecker(blocks=4, refresh=2, rebase=3)
+    opt = ng.natural_conjugate_gradient(model, ng.Bernoulli(), direction=ng.Preconditioned(kind))
+    theta, state = params(), None
+    state = opt.init(theta)
+    seen = []
+    for step in range(7):
+        with compilations() as count:
+            theta, new, info = opt.step(theta, state, (X, T))
+        assert jax.tree.structure(new) == jax.tree.structure(state)
+        assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(new.direction))
+        if step:
+            assert count() == 0
+        before, after = _kronecker(state), _kronecker(new)
+        if bool(info.accepted):
+            moved = [
+                bool(jnp.any(a != b))
+                for a, b in ((before.mass, after.mass), (before.left[2].basis, after.left[2].basis))
+            ]
+            seen.append((step, *moved))
+        state = new
+    for step, averaged, rebased in seen:
+        assert averaged == (step % 2 == 0)
+        assert rebased == (step % 3 == 0)
+    assert len(seen) >= 5
+
+
+def _kronecker(state):
+    found = [
+        leaf
+        for leaf in jax.tree.leaves(state.direction, is_leaf=lambda x: isinstance(x, Memory))
+        if isinstance(leaf, Memory)
+    ]
+    return found[0]
+
+
+def test_a_nan_leaves_the_memory_as_it_was():
+    kind = ng.Kronecker(blocks=4, rebase=1)
+    opt = ng.natural_conjugate_gradient(model, ng.Bernoulli(), direction=ng.Preconditioned(kind))
+    theta = params()
+    _, state, _ = opt.step(theta, opt.init(theta), (X, T))
+    _, after, info = opt.step(theta, state, (X.at[0, 0].set(jnp.nan), T))
+    assert not info.accepted
+    for a, b in zip(jax.tree.leaves(_kronecker(state)), jax.tree.leaves(_kronecker(after)), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_microbatch_and_weights_change_nothing_they_should_not():
+    kind = ng.Kronecker(blocks=24)
+    opt = ng.natural_conjugate_gradient(model, ng.Bernoulli(), direction=ng.Preconditioned(kind))
+    theta = params()
+    whole, _, _ = opt.step(theta, opt.init(theta), (X, T))
+    chunked, _, _ = replace(opt, microbatch=7).step(theta, opt.init(theta), (X, T))
+    weighted, _, _ = opt.step(theta, opt.init(theta), (X, T, jnp.full(24, 2.0)))
+    for other in (chunked, weighted):
+        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9)
