@@ -3,9 +3,11 @@
 Every line is written whole and flushed, so whatever stops a run leaves a log that can be read.
 """
 
+import gzip
 import hashlib
 import json
 import math
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +17,8 @@ from natgrad_paper.errors import UserError
 from natgrad_paper.stop import Stopped
 
 FORMAT = 1
+LONGEST = 1 << 28
+"""Bytes that a packed log may unpack to."""
 FINISHED = "finished"
 """The reason of an end that used up its budget; any other is an end before its time."""
 TIMES = frozenset({"started", "training_seconds", "evaluation_seconds", "compile_seconds"})
@@ -93,7 +97,7 @@ class RunLog:
 
 def read(path: Path) -> RunLog:
     """Return the log in a file. A last line cut short is left out; any other damage is an error."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = _text(path).splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -132,9 +136,25 @@ def _by_kind(records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return kinds
 
 
+def _text(path: Path) -> str:
+    """Return a log's text; one that ends in .gz is unpacked, as far as a log can be long."""
+    try:
+        if path.suffix != ".gz":
+            return path.read_text(encoding="utf-8")
+        with gzip.open(path) as stream:
+            unpacked = stream.read(LONGEST + 1)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise UserError(f"{path}: expected a readable log, found none ({reason})") from None
+    if len(unpacked) > LONGEST:
+        raise UserError(f"{path}: expected a log of at most {LONGEST} bytes, found a longer one")
+    return unpacked.decode("utf-8", errors="replace")
+
+
 def read_all(directory: Path) -> list[RunLog]:
-    """Return the logs below a directory, in the order of their names."""
-    paths = sorted(directory.glob("logs/*.jsonl")) or sorted(directory.glob("*.jsonl"))
+    """Return the logs below a directory, packed ones included, in the order of their names."""
+    paths = sorted(directory.glob("logs/*.jsonl*")) or sorted(directory.glob("*.jsonl*"))
+    paths = [path for path in paths if path.name.endswith((".jsonl", ".jsonl.gz"))]
     if not paths:
         raise UserError(f"{directory}: expected logs (*.jsonl) of a run, found none")
     return [read(path) for path in paths]

@@ -241,11 +241,12 @@ def on_grid(iteration: int) -> bool:
 
 
 def _short(step: dict[str, Any]) -> dict[str, Any]:
-    """Return a step's numbers to five digits, without long lists: enough to draw."""
+    """Return a step's numbers to five digits, without long lists and what was not measured: enough to draw."""
     return {
         name: float(f"{value:.5g}") if isinstance(value, float) else value
         for name, value in step.items()
-        if not isinstance(value, list) or len(value) <= 2
+        if not (isinstance(value, list) and len(value) > 2)
+        and not (isinstance(value, float) and math.isnan(value))
     }
 
 

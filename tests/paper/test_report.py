@@ -1,5 +1,6 @@
 """Figure and table from logs written by hand: what they show follows from the records."""
 
+import gzip
 import io
 import math
 
@@ -8,7 +9,7 @@ import pytest
 from rich.console import Console
 from synthetic import run_log
 
-from natgrad_paper import progress, report, series, table
+from natgrad_paper import log, progress, report, series, table
 from natgrad_paper.errors import UserError
 from natgrad_paper.train import Event, Position
 
@@ -145,3 +146,24 @@ def printed(what):
     console = Console(file=io.StringIO(), width=100)
     console.print(what)
     return console.file.getvalue()
+
+
+def test_packed_logs_are_read_and_bad_ones_named(tmp_path):
+    for seed in (0, 1):
+        with log.Writer(tmp_path / "logs" / f"ngd.{seed}.jsonl", {"seed": seed}) as writer:
+            for iteration in range(50):
+                writer.write(
+                    {"record": "evaluation", "iteration": iteration, "squared_error": 1 / (1 + iteration)}
+                )
+            writer.write({"record": "end", "reason": "finished"})
+    plain = log.read_all(tmp_path)
+    for path in list((tmp_path / "logs").iterdir()):
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        path.unlink()
+    assert log.read_all(tmp_path) == plain
+    first = tmp_path / "logs" / "ngd.0.jsonl.gz"
+    packed = first.read_bytes()
+    for broken in (packed[:-20], b"not gzip", packed[:40] + b"xx" + packed[42:]):
+        first.write_bytes(broken)
+        with pytest.raises(UserError, match="expected a readable log"):
+            log.read_all(tmp_path)
