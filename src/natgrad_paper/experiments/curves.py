@@ -86,6 +86,19 @@ def ncg_q(problem: Problem, config: Config) -> ng.Optimizer:
     )
 
 
+def ncg_kronecker(problem: Problem, config: Config) -> ng.Optimizer:
+    """Return NCG-Q with the Kronecker preconditioner: λ falls slowly from a large start to a floor."""
+    kron = config.kron
+    return ng.natural_conjugate_gradient(
+        problem.model,
+        problem.likelihood,
+        direction=ng.Preconditioned(
+            ng.Kronecker(blocks=kron.blocks, decay=kron.decay, refresh=kron.refresh, rebase=kron.rebase)
+        ),
+        damping=ng.LevenbergMarquardt(kron.damping, bounds=(kron.floor, 1e8), lower_by=kron.lower_by),
+    )
+
+
 def ngd_search(problem: Problem, config: Config) -> ng.Optimizer:
     """Return natural gradient on minibatches with a line search, on whatever cases the arm searches."""
     return replace(ngd(problem, config), search=ng.LineSearch())
@@ -163,6 +176,10 @@ METHODS = (
     Method(
         "ncg-q", "NCG-Q", "#E69F00", ncg_q, lambda c: Batches(Minibatch(c.ngd.batch)),
         about="minibatches, diagonal preconditioner, coefficients from the quadratic model",
+    ),
+    Method(
+        "ncg-kron", "NCG-Q, Kronecker", "#D95F02", ncg_kronecker, lambda c: Batches(Minibatch(c.kron.batch)),
+        about="minibatches, Kronecker preconditioner, coefficients from the quadratic model",
     ),
     Method(
         "ngd-diag", "NGD, diagonal", "#999999", ngd_diagonal,

@@ -103,6 +103,21 @@ class Tonga:
 
 
 @dataclass(frozen=True)
+class Kron:
+    """NCG-Q with the Kronecker preconditioner, on minibatches."""
+
+    batch: Count
+    damping: Positive = 150.0
+    floor: Positive = 1e-4
+    """λ does not fall below."""
+    lower_by: Positive = 0.95
+    blocks: Count = 8
+    decay: Annotated[float, Rule("a number from 0 to 1, 1 excluded", lambda d: 0 <= d < 1)] = 0.95
+    refresh: Count = 1
+    rebase: Count = 20
+
+
+@dataclass(frozen=True)
 class Nesterov:
     """Nesterov momentum, tuned over rate and batch."""
 
@@ -144,6 +159,7 @@ class Config:
     hf: HessianFree
     ksd: Krylov
     tonga: Tonga
+    kron: Kron
     nesterov: Nesterov
     adam: Adam
     lbfgs: Lbfgs = Lbfgs()
@@ -151,7 +167,7 @@ class Config:
     """Cases evaluated at a time."""
 
     def __post_init__(self) -> None:
-        for section in ("sgd", "ngd", "tonga", "nesterov", "adam"):
+        for section in ("sgd", "ngd", "kron", "tonga", "nesterov", "adam"):
             if (batch := getattr(self, section).batch) > self.data.train:
                 raise Unfit(f"{section}.batch", f"at most data.train = {self.data.train}", batch)
         if self.ngd.batch + self.ngd.metric_batch > self.data.train:
