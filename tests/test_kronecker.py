@@ -58,8 +58,9 @@ def factors(kind, draws=4000):
     return jax.jit(lambda: jax.lax.scan(one, kind.init(theta), jnp.arange(draws))[0])()
 
 
-def test_factors_are_unbiased():
-    kind = ng.Kronecker(blocks=6, decay=0.999)
+@pytest.mark.parametrize("sketch", [None, 2])
+def test_factors_are_unbiased(sketch):
+    kind = ng.Kronecker(blocks=6, decay=0.999, sketch=sketch)
     memory = factors(kind)
     dense = scores(params())
     for number, name in enumerate(sorted(dense)):
@@ -92,7 +93,9 @@ def test_inverse_is_the_dense_inverse_of_the_product(limit):
     for number, name in enumerate(sorted(theta)):
         left, right = (np.asarray(side.factor) for side in (memory.left[number], memory.right[number]))
         left, right = (f if f.ndim == 2 else np.diag(f) for f in (left, right))
-        P = np.kron(left, right) / np.trace(left) / float(memory.mass) + 0.1 * np.eye(r[name].size)
+        P = np.kron(left, right) / np.sqrt(np.trace(left) * np.trace(right)) / float(
+            memory.mass
+        ) + 0.1 * np.eye(r[name].size)
         np.testing.assert_allclose(
             np.asarray(solved[name]).ravel(), np.linalg.solve(P, np.asarray(r[name]).ravel()), rtol=1e-8
         )
