@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.usefixtures("fast_compile")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -52,7 +53,7 @@ def test_dropout_steps_see_one_network_each():
 
 
 def test_physics_natural_gradient_passes_adam():
-    errors = load("physics").main(seconds=1.5, side=12)
+    errors = load("physics").main(seconds=3.0, side=12)
     natural = errors.pop("natural gradient")
     assert natural < 0.3 * min(errors.values())
 

@@ -70,7 +70,7 @@ class Tally:
 def test_sample(name, dtype):
     """500 systems for each solver, 250 in each precision."""
     tally = Tally()
-    for size, count in ((2, 90), (13, 100), (60, 60)):
+    for size, count in ((3, 110), (24, 140)):
         tally.add(name, 7, size, count, dtype)
     print(name, np.dtype(dtype), tally)
     assert tally.wrong == 0
