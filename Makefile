@@ -18,6 +18,8 @@ $(READY): pyproject.toml constraints.txt
 curves: $(READY)  ## figure 3 of the paper, small: about five minutes, figure and table in runs/curves
 	$(BIN)/natgrad run curves --preset small --out runs/curves --overwrite
 
+# Nearly all of the tests' time is compilation: XLA's older code generator halves it. `make test-long` uses the usual one.
+test: export XLA_FLAGS += --xla_cpu_use_fusion_emitters=false
 test: $(READY)    ## the tests (at most 10 minutes on two cores)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 -m "not long"
 

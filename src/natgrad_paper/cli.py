@@ -13,6 +13,7 @@ from natgrad_paper.errors import UserError
 
 if TYPE_CHECKING:
     from natgrad_paper.log import RunLog
+    from natgrad_paper.train import Event
 
 app = typer.Typer(
     name="natgrad",
@@ -156,6 +157,57 @@ def report(directory: Annotated[Path, typer.Argument(help="The directory of a ru
         from natgrad_paper import log
 
         _show(Console(), log.read_all(directory), directory)
+
+
+@app.command(
+    epilog="Example: [bold]natgrad tune curves adam --grid adam.rate=0.001,0.003,0.01 --grid adam.batch=100,200,500"
+    " --set budget.seconds=20[/bold]"
+)
+def tune(
+    experiment: Annotated[str, typer.Argument(help="Which one: see `natgrad list`.")],
+    method: Annotated[str, typer.Argument(help="The method to tune.")],
+    grid: Annotated[
+        list[str], typer.Option(metavar="FIELD=A,B,…", help="The values to try for a field. Repeatable.")
+    ],
+    preset: Annotated[str, typer.Option(help="smoke, small, medium or paper; or a TOML file.")] = "small",
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the preset. Repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Where every trial starts.")] = 0,
+    data: Annotated[Path | None, typer.Option(help="The original data, instead of the generated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A CSV file for the trials.")] = None,
+) -> None:
+    """Try every combination of a small grid; the best is the one with the least error on held-out cases."""
+    console = Console()
+    with _plain_errors():
+        from natgrad_paper import cache, experiments
+        from natgrad_paper import tune as tuning
+
+        chosen = experiments.load(experiment)
+        competitor = _pick({known.name: known for known in chosen.methods}, method, "method")
+        _, path = _preset(chosen.presets(), preset)
+        cache.enable()
+        trials = []
+        with console.status("preparing…") as status:
+
+            def watch(number: int, total: int, event: "Event") -> None:
+                status.update(f"trial {number + 1} of {total}, {event.fraction:.0%}")
+
+            for trial in tuning.tune(chosen, path, competitor, change or (), grid, seed, data, watch):
+                trials.append(trial)
+                console.print(
+                    f"{' '.join(trial.changes)}: validation {trial.validation:.4g}, training {trial.training:.4g}, "
+                    f"{trial.iterations} iterations",
+                    highlight=False,
+                    soft_wrap=True,
+                )
+        if out is not None:
+            tuning.write(out, trials)
+        best = min(trials, key=lambda trial: trial.rank)
+        console.print(
+            "Best: " + " ".join(f"--set {word}" for word in best.changes), highlight=False, soft_wrap=True
+        )
 
 
 @app.command(name="list")
