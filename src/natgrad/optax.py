@@ -22,7 +22,7 @@ from natgrad.damping import Constant, Damping, LevenbergMarquardt, calibrated
 from natgrad.directions import Natural, SolverInfo
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
-from natgrad.optimizer import Optimizer, _commit, _move, propose
+from natgrad.optimizer import Optimizer, _commit, _move, _wants_ratio, propose
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.problem import Model, working
 from natgrad.search import Found
@@ -133,7 +133,7 @@ def scale_by_natural_gradient(
         z = jnp.asarray(rate).astype(dtype).reshape(1)
 
         measure = None
-        if value_fn is not None and _wants_value(opt):
+        if value_fn is not None and _wants_ratio(opt):
             known = dict(inputs=inputs, weights=weights, targets=targets, **extra)
             call = partial(value_fn, **_arguments(value_fn, known))
             measure = _Measure(lambda p: jnp.asarray(call(whole(p))).astype(dtype), value)
@@ -227,10 +227,6 @@ def _hold(steps: State, number: Any) -> State:
     return steps._replace(damping=jnp.asarray(number).astype(steps.damping.dtype))
 
 
-def _wants_value(opt: Optimizer) -> bool:
-    return opt.damping.needs_ratio or opt.reject is not None
-
-
 def _require(opt: Optimizer, inputs: Tree, targets: Tree, value_fn: Any) -> None:
     """Name what is missing."""
     if inputs is None:
@@ -238,7 +234,7 @@ def _require(opt: Optimizer, inputs: Tree, targets: Tree, value_fn: Any) -> None
             "scale_by_natural_gradient needs the extra argument inputs=, where the metric is taken: "
             "update(grads, state, params, inputs=x)."
         )
-    if value_fn is None and _wants_value(opt):
+    if value_fn is None and _wants_ratio(opt):
         cause = "reject=" if opt.reject is not None else type(opt.damping).__name__
         raise ValueError(
             f"{cause} measures the loss after the step: give update the extra argument "

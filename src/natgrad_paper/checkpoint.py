@@ -120,10 +120,10 @@ class Checkpoints:
         for name, wanted in manifest["files"].items():
             if (path / name).is_symlink() or _file_hash(path / name) != wanted:
                 raise Refused(f"{name}: expected sha256 {wanted[:16]}…, found another")
-        arrays, kinds = jax.eval_shape(lambda: _arrays(like)[0]), _arrays(like)[1]
+        arrays, kinds = _arrays(like)
         if manifest["kinds"] != kinds:
             raise Refused("kinds: expected the arrays of this optimizer, found others")
-        restored = _restore(path / ARRAYS, arrays)
+        restored = _restore(path / ARRAYS, jax.eval_shape(lambda: arrays))
         for name, wanted in manifest["arrays"].items():
             if _array_hash(restored[name]) != wanted:
                 raise Refused(f"array {kinds[name]}: expected sha256 {wanted[:16]}…, found another")

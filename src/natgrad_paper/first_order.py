@@ -9,6 +9,7 @@ import optax
 from jax import Array
 
 import natgrad as ng
+from natgrad import tree
 from natgrad_paper.experiment import Problem, Tree
 
 
@@ -50,9 +51,7 @@ class FirstOrder:
         updates, new_state = self.transformation.update(gradient, state, params, **extras)
         moved = optax.apply_updates(params, updates)
         accepted = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(updates))
-        params, state = jax.tree.map(
-            lambda new, old: jnp.where(accepted, new, old), (moved, new_state), (params, state)
-        )
+        params, state = tree.where(accepted, (moved, new_state), (params, state))
         reason = jnp.where(accepted, ng.Outcome.ACCEPTED, ng.Outcome.NONFINITE_GRADIENT)
         return params, state, Info(value, accepted, reason)
 

@@ -13,7 +13,7 @@ from natgrad.tree import Tree
 class MINRES:
     """MINRES (Paige & Saunders 1975): x_k minimizes ‖b − Ax‖ over growing Krylov spaces, A symmetric.
 
-    The recurrence of `MinresQLP` with one vector update fewer. On singular consistent systems it finds the
+    The recurrence of `MinresQLP` with other vectors, at the same cost. On singular consistent systems it finds the
     shortest solution too; on inconsistent ones some minimizer, not the shortest, and `MinresQLP` is the one to
     use. The fields mean what they mean there.
     """

@@ -39,6 +39,33 @@ class ArrayFile:
             raise FieldError(self.where, field, expected, f"only {found}")
         return self.headers[field]
 
+    def count_images(self, field: str, side: int, counts: range, expected: str) -> int:
+        """Return how many square uint8 pictures a field says it holds, if it says so and that is not too many."""
+        header = self.header(field, "an array of images")
+        count = header.shape[0] if header.shape else 0
+        if header.shape != (count, side, side) or count not in counts:
+            raise FieldError(self.where, field, expected, f"shape {header.shape}")
+        if header.kind != "uint8":
+            raise FieldError(self.where, field, expected, header.kind)
+        return count
+
+    def whole_numbers(
+        self, field: str, values: object, allowed: range, besides: int | None = None
+    ) -> np.ndarray:
+        """Return the loaded values as integers if each is a whole number in the range, `besides` excepted."""
+        expected = f"whole numbers {allowed[0]} to {allowed[-1]}"
+        expected += "" if besides is None else f" without {besides}"
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
+            raise FieldError(
+                self.where, field, expected, str(getattr(values, "dtype", type(values).__name__))
+            )
+        good = np.isin(values, [number for number in allowed if number != besides])
+        if not good.all():
+            place = tuple(np.argwhere(~good)[0])
+            words = ", ".join(f"{name} {at}" for name, at in zip(("row", "column"), place, strict=False))
+            raise FieldError(self.where, field, expected, f"{values[place]:g} at {words}")
+        return values.astype(np.int32)
+
 
 def open_arrays(path: Path, content: str, largest: int) -> ArrayFile:
     """Read the headers of a file of at most `largest` bytes; `content` says what it should hold."""

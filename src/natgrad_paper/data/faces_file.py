@@ -29,7 +29,7 @@ def read(path: Path, fold: int = 1) -> Faces:
     file = open_arrays(path, CONTENT, LARGEST_FILE)
     count = _count(file)
     loaded = file.load(["images", "labs_ex", "folds"])
-    part = _whole_numbers(file, "folds", loaded["folds"], range(UNLABELLED, TEST + 1))[:, fold - 1]
+    part = file.whole_numbers("folds", loaded["folds"], range(UNLABELLED, TEST + 1))[:, fold - 1]
     label = _labels(file, loaded["labs_ex"])
     # MATLAB keeps the first axis together; here images lie one after another.
     images = np.ascontiguousarray(loaded["images"])
@@ -53,13 +53,8 @@ def read(path: Path, fold: int = 1) -> Faces:
 
 def _count(file: ArrayFile) -> int:
     """Return the number of images after comparing all headers with it."""
-    header = file.header("images", "an array of images")
     expected = f"shape (N, {FACE_SIDE}, {FACE_SIDE}), uint8, N from 1 to {LARGEST_COUNT}"
-    count = header.shape[0] if header.shape else 0
-    if header.shape != (count, FACE_SIDE, FACE_SIDE) or not 1 <= count <= LARGEST_COUNT:
-        raise FieldError(file.where, "images", expected, f"shape {header.shape}")
-    if header.kind != "uint8":
-        raise FieldError(file.where, "images", expected, header.kind)
+    count = file.count_images("images", FACE_SIDE, range(1, LARGEST_COUNT + 1), expected)
     for field, columns in (("labs_ex", 1), ("folds", FOLDS)):
         shape = file.header(field, f"shape ({count}, {columns})").shape
         if shape != (count, columns):
@@ -72,23 +67,5 @@ def _labels(file: ArrayFile, values: object) -> np.ndarray:
     if isinstance(values, np.ndarray) and values.dtype.kind == "u":
         values = values.view(f"i{values.dtype.itemsize}")
     allowed = range(-1, len(EXPRESSIONS) + 1)
-    signed = _whole_numbers(file, "labs_ex", values, allowed, besides=0)[:, 0]
+    signed = file.whole_numbers("labs_ex", values, allowed, besides=0)[:, 0]
     return np.where(signed > 0, signed - 1, -1).astype(np.int32)
-
-
-def _whole_numbers(
-    file: ArrayFile, field: str, values: object, allowed: range, besides: int | None = None
-) -> np.ndarray:
-    """Return the values as integers if each is a whole number in the range, `besides` excepted."""
-    expected = f"whole numbers {allowed[0]} to {allowed[-1]}" + (
-        "" if besides is None else f" without {besides}"
-    )
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-        raise FieldError(file.where, field, expected, str(getattr(values, "dtype", type(values).__name__)))
-    good = np.isin(values, [number for number in allowed if number != besides])
-    if not good.all():
-        row, column = np.argwhere(~good)[0]
-        raise FieldError(
-            file.where, field, expected, f"{values[row, column]:g} at row {row}, column {column}"
-        )
-    return values.astype(np.int32)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from natgrad_paper.data.arrays_file import ArrayFile, open_arrays
+from natgrad_paper.data.arrays_file import open_arrays
 from natgrad_paper.data.deform import SIDE
 from natgrad_paper.errors import FieldError
 
@@ -79,19 +79,17 @@ def read(path: Path) -> Glyphs:
     Labels follow the order 0-9 A-Z a-z. Types and shapes are checked before anything is loaded.
     """
     file = open_arrays(path, "characters", LARGEST_FILE)
-    header = file.header("images", "an array of images")
-    count = header.shape[0] if header.shape else 0
     expected = f"shape (n, {SIDE}, {SIDE}), uint8, n from {CLASSES} to {LARGEST_COUNT}"
-    if header.shape != (count, SIDE, SIDE) or not CLASSES <= count <= LARGEST_COUNT:
-        raise FieldError(file.where, "images", expected, f"shape {header.shape}")
-    if header.kind != "uint8":
-        raise FieldError(file.where, "images", expected, header.kind)
+    count = file.count_images("images", SIDE, range(CLASSES, LARGEST_COUNT + 1), expected)
     shape = file.header("labels", f"shape ({count},)").shape
     # MATLAB has no arrays of one axis.
     if shape not in ((count,), (count, 1), (1, count)):
         raise FieldError(file.where, "labels", f"shape ({count},)", f"shape {shape}")
     loaded = file.load(["images", "labels"])
-    images, labels = loaded["images"], _labels(file, loaded["labels"])
+    images, labels = (
+        loaded["images"],
+        file.whole_numbers("labels", np.ravel(loaded["labels"]), range(CLASSES)),
+    )
     if images.dtype != np.uint8:
         raise FieldError(file.where, "images", "uint8", str(images.dtype))
     empty = np.flatnonzero(images.reshape(count, -1).max(axis=1) == 0)
@@ -104,14 +102,3 @@ def read(path: Path) -> Glyphs:
             f"no {missing[0]} (the character {CHARACTERS[missing[0]]})",
         )  # fmt: skip
     return sort(path.name, images, labels)
-
-
-def _labels(file: ArrayFile, values: object) -> np.ndarray:
-    expected = f"whole numbers 0 to {CLASSES - 1}"
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-        raise FieldError(file.where, "labels", expected, str(getattr(values, "dtype", type(values).__name__)))
-    values = values.ravel()
-    bad = np.flatnonzero(~np.isin(values, np.arange(CLASSES)))
-    if len(bad):
-        raise FieldError(file.where, "labels", expected, f"{values[bad[0]]:g} at row {bad[0]}")
-    return values.astype(np.int32)
