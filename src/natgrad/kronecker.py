@@ -52,18 +52,30 @@ class Kronecker(Preconditioner):
     groups of the metric's examples, with random signs: unbiased, one backward pass, no gradient of a single example.
     """
 
-    blocks: int = 8
-    decay: float = 0.95
+    blocks: int = 16
+    size: int | None = 32
+    """The most examples in a group: beyond the other side's rank, further ones add cost and no certainty.
+    None shares all of the metric's examples out among the groups."""
+    decay: float = 0.9
     """Of the averages, each time they are refreshed."""
-    refresh: int = 1
+    refresh: int = 3
     """Steps between refreshes of the averages."""
-    rebase: int = 20
-    """Steps between eigenbases."""
+    rebase: int = 30
+    """Steps between eigenbases. Early on both come more often, at every step that is a power of two."""
     limit: int = 2048
     """The longest side with a dense factor; a longer one has a diagonal one."""
-    sketch: int | None = 32
-    """Columns that stand for a score's other side in its Gram matrices: (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I, unbiased and
-    many times cheaper; None takes all columns."""
+    sketch: int = 16
+    """Columns that stand for a score's other side in its Gram matrices: (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I, unbiased and many
+    times cheaper."""
+
+    def __post_init__(self) -> None:
+        for name in ("blocks", "refresh", "rebase", "limit", "sketch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Kronecker({name}={getattr(self, name)}): give a positive number.")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"Kronecker(size={self.size}): give a positive number of examples, or None.")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"Kronecker(decay={self.decay}): give a number in [0, 1).")
 
     def init(self, theta: Tree) -> Memory:
         """Return empty averages."""
@@ -73,10 +85,9 @@ class Kronecker(Preconditioner):
 
     def inverse(self, here: "Here", memory: Memory) -> tuple[Inverse, Memory]:
         """Return r ↦ P⁻¹r, with averages and bases refreshed when it is their turn."""
-        memory = jax.lax.cond(
-            here.steps % self.refresh == 0, partial(self._measured, here), lambda kept: kept, memory
-        )
-        memory = jax.lax.cond(here.steps % self.rebase == 0, _rebased, lambda kept: kept, memory)
+        measured = partial(self._measured, here)
+        memory = jax.lax.cond(_turn(here.steps, self.refresh), measured, lambda kept: kept, memory)
+        memory = jax.lax.cond(_turn(here.steps, self.rebase), _rebased, lambda kept: kept, memory)
         return partial(_divided, memory, here.shift), memory
 
     def _empty(self, leaf: Array, side: int) -> Side:
@@ -85,48 +96,56 @@ class Kronecker(Preconditioner):
             return Side(jnp.zeros(size, dtype), jnp.zeros((0, 0), dtype), jnp.zeros(size, dtype))
         return Side(jnp.zeros((size, size), dtype), jnp.eye(size, dtype=dtype), jnp.zeros(size, dtype))
 
-    def _gram(self, rows: Array, side: Side, key: Array) -> Array:
-        """Return S Sᵀ, or its diagonal; of wide rows, from a sketch of their columns."""
-        if side.factor.ndim == 1:
-            return jnp.sum(rows * rows, axis=1)
-        if self.sketch is not None and rows.shape[1] > self.sketch:
-            signs = jax.random.rademacher(key, (rows.shape[1], self.sketch), rows.dtype)
-            rows = rows @ (signs / self.sketch**0.5)
-        return rows @ rows.T
-
     def _measured(self, here: "Here", memory: Memory) -> Memory:
+        """Return the averages with this step's scores in them."""
         assert here.metric is not None
+        sides = (*memory.left, *memory.right)
 
-        def measure(score: Tree) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-            leaves = [_matrix(leaf) for leaf in jax.tree.leaves(score)]
-            keys = jax.random.split(here.place.key, 2 * len(leaves))
-            rows = zip(leaves, memory.left, keys[: len(leaves)], strict=True)
-            columns = zip(leaves, memory.right, keys[len(leaves) :], strict=True)
-            return (
-                tuple(self._gram(leaf, side, key) for leaf, side, key in rows),
-                tuple(self._gram(leaf.T, side, key) for leaf, side, key in columns),
-            )
+        def measure(score: Tree) -> tuple[Tree, Tree]:
+            matrices = [_matrix(leaf) for leaf in jax.tree.leaves(score)]
+            views = [*matrices, *(matrix.T for matrix in matrices)]
+            keys = jax.random.split(jax.random.fold_in(here.place.key, 1), len(views))
+            dense = [side.factor.ndim == 2 for side in sides]
+            diagonals = [
+                None if full else jnp.sum(view * view, axis=1)
+                for view, full in zip(views, dense, strict=True)
+            ]
+            sketches = [
+                self._sketched(view, key) if full else None
+                for view, full, key in zip(views, dense, keys, strict=True)
+            ]
+            return diagonals, sketches
 
-        new = here.metric.scores(here.place.key, self.blocks, measure)
+        mass = self.decay * memory.mass + (1 - self.decay)
+        share = (1 - self.decay) / mass
 
-        def averaged(side: Side, new: Array) -> Side:
-            factor = self.decay * side.factor + (1 - self.decay) * new
-            return Side(factor, side.basis, _values(factor, side.basis))
+        def averaged(side: Side, diagonal: Array, sketch: Array | None) -> Side:
+            if sketch is None:
+                factor = side.factor + share * (diagonal - side.factor)
+                return Side(factor, side.basis, factor)
+            columns = sketch.reshape(-1, sketch.shape[-1])
+            return side._replace(factor=side.factor + share * (columns.T @ columns - side.factor))
 
-        left, right = (
-            tuple(averaged(side, part) for side, part in zip(sides, parts, strict=True))
-            for sides, parts in zip((memory.left, memory.right), new, strict=True)
-        )
-        return Memory(self.decay * memory.mass + (1 - self.decay), left, right)
+        parts = here.metric.scores(here.place.key, self.blocks, measure, self.size)
+        new = [averaged(*each) for each in zip(sides, *parts, strict=True)]
+        return Memory(mass, tuple(new[: len(memory.left)]), tuple(new[len(memory.left) :]))
+
+    def _sketched(self, rows: Array, key: Array) -> Array:
+        """Return (SΩ)ᵀ with E[ΩΩᵀ] = I; what is narrow enough stays as it is."""
+        if rows.shape[1] <= self.sketch:
+            return rows.T
+        signs = jax.random.rademacher(key, (self.sketch, rows.shape[1]), rows.dtype)
+        return (signs / self.sketch**0.5) @ rows.T
+
+
+def _turn(steps: Array, every: int) -> Array:
+    """Whether it is time: every so many steps, and at the powers of two before that."""
+    return (steps % every == 0) | ((steps < every) & (steps & (steps - 1) == 0))
 
 
 def _matrix(leaf: Array) -> Array:
     """Return the leaf with its fan-in in rows and its units in columns."""
     return leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim > 1 else leaf.reshape(1, -1)
-
-
-def _values(factor: Array, basis: Array) -> Array:
-    return factor if factor.ndim == 1 else jnp.sum(basis * (factor @ basis), axis=0)
 
 
 def _rebased(memory: Memory) -> Memory:
@@ -146,24 +165,26 @@ def _rebased(memory: Memory) -> Memory:
 def _divided(memory: Memory, shift: Array, r: Tree) -> Tree:
     leaves, structure = jax.tree.flatten(r)
     parts = zip(leaves, memory.left, memory.right, strict=True)
-    solved = [_solved(leaf, left, right, memory.mass, shift) for leaf, left, right in parts]
+    solved = [_solved(leaf, left, right, shift) for leaf, left, right in parts]
     return jax.tree.unflatten(structure, solved)
 
 
-def _solved(leaf: Array, left: Side, right: Side, mass: Array, shift: Array) -> Array:
+def _solved(leaf: Array, left: Side, right: Side, shift: Array) -> Array:
     """Return (L ⊗ R / τ + λI)⁻¹ r in the eigenbases."""
-    rows = _turned(left, _turned(right, _matrix(leaf).T, back=False).T, back=False)
+    rows = _turned(left, right, _matrix(leaf))
     a, b = jnp.maximum(left.values, 0), jnp.maximum(right.values, 0)
     tiny = jnp.finfo(leaf.dtype).tiny ** 0.5
-    # The averages weigh 1 − decay^k in all. The traces agree, but for the sketches. A vector's left side is τ.
+    # The traces agree, but for the sketches. A vector's left side is τ.
     trace = jnp.sqrt(jnp.sum(a)) * jnp.sqrt(jnp.sum(b))
-    curvature = a[:, None] * b[None, :] / jnp.maximum(trace, tiny) / jnp.maximum(mass, tiny)
+    curvature = a[:, None] * b[None, :] / jnp.maximum(trace, tiny)
     rows = rows / jnp.maximum(curvature + shift.astype(leaf.dtype), tiny)
-    return _turned(left, _turned(right, rows.T, back=True).T, back=True).reshape(leaf.shape)
+    return _turned(left, right, rows, back=True).reshape(leaf.shape)
 
 
-def _turned(side: Side, rows: Array, back: bool) -> Array:
-    """Return Uᵀ rows, or U rows to turn them back; without a basis, the rows."""
-    if side.factor.ndim == 1:
-        return rows
-    return (side.basis if back else side.basis.T) @ rows
+def _turned(left: Side, right: Side, rows: Array, back: bool = False) -> Array:
+    """Return Uᵀ rows V in the bases U and V, or turn them back; a side without a basis stays as it is."""
+    if left.factor.ndim == 2:
+        rows = (left.basis if back else left.basis.T) @ rows
+    if right.factor.ndim == 2:
+        rows = rows @ (right.basis.T if back else right.basis)
+    return rows

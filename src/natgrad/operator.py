@@ -6,7 +6,7 @@ J_i is the Jacobian of example i's outputs, c_i its coefficient, M_i a small sym
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -15,8 +15,10 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.likelihood import random_signs
-from natgrad.problem import Chunk, Examples, Pass, Problem
+from natgrad.problem import Chunk, Examples, Pass, Problem, drawn
 from natgrad.tree import Tree
+
+Measure = Callable[[Tree], tuple[Tree, Tree]]
 
 
 class AtOutputs(NamedTuple):
@@ -74,16 +76,18 @@ class Operator:
         """Return Aᵀ e."""
         raise TypeError(f"{type(self).__name__} has no factor.")
 
-    def scores(self, key: Array, blocks: int, measure: Callable[[Tree], Tree]) -> Tree:
-        """Return Σ_b measure(S_b), S_b = Σ_{i∈b} A_iᵀ e_i for random signs e and `blocks` groups of examples.
+    def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
+        """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each b of `blocks` groups of examples.
 
-        E[S_b S_bᵀ] is the group's share of F: the cross terms vanish on average (Chapelle & Erhan 2011).
+        E[Σ_b S_b S_bᵀ] = F: the cross terms vanish on average (Chapelle & Erhan 2011). Of the two things `measure`
+        returns, the first is summed over groups, the second stacked. With `size`, a group has at most that many
+        examples, and they stand for the ones left out too.
         """
         raise TypeError(f"{type(self).__name__} has no scores.")
 
     def diagonal(self, key: Array, blocks: int = 100) -> Tree:
         """Return an unbiased estimate of diag(F) from random signs, in `blocks` groups of examples."""
-        return self.scores(key, blocks, lambda score: jax.tree.map(jnp.square, score))
+        return self.scores(key, blocks, lambda score: (jax.tree.map(jnp.square, score), None))[0]
 
 
 class JacobianOperator(Operator):
@@ -136,18 +140,20 @@ class JacobianOperator(Operator):
 
         return self._linear.sum(part)
 
-    def scores(self, key: Array, blocks: int, measure: Callable[[Tree], Tree]) -> Tree:
-        """Return Σ_b measure(S_b), one backward pass in all."""
-        longest = max(leaf.shape[0] for leaf in jax.tree.leaves(self.examples.inputs))
+    def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
+        """Measure the groups' scores: one backward pass in all."""
+        examples = self.examples if size is None else drawn(self.examples, key, blocks, size)
+        longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
 
-        def part(chunk: Chunk) -> Tree:
+        def part(chunk: Chunk) -> tuple[Tree, Tree]:
             keys = example_keys(key, chunk.examples.index)
             at = self._at(chunk)
             space = jax.eval_shape(at.factor_transpose, chunk.outputs)
             signs = jax.tree.map(random_signs, keys, space)
             return measure(chunk.vjp(self._weigh(_roots(chunk), at.factor(signs))))
 
-        return self._place.linearize(microbatch=-(-longest // blocks)).sum(part)
+        place = replace(self._place, examples=examples)
+        return place.linearize(microbatch=-(-longest // blocks)).reduce(part)
 
     def _weighted(self, chunk: Chunk, u: Tree) -> Tree:
         return self._weigh(chunk.examples.coefficients, self._at(chunk).product(u))
@@ -186,11 +192,15 @@ class SumOperator(Operator):
         products = [term.factor_transpose(part) for term, part in zip(self._terms, e, strict=True)]
         return jax.tree.map(lambda *leaves: sum(leaves), *products)
 
-    def scores(self, key: Array, blocks: int, measure: Callable[[Tree], Tree]) -> Tree:
-        """Return the sum of the terms' measures."""
+    def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
+        """Measure the terms' scores, one term after another."""
         keys = jax.random.split(key, len(self._terms))
-        parts = [term.scores(k, blocks, measure) for term, k in zip(self._terms, keys, strict=True)]
-        return jax.tree.map(lambda *leaves: sum(leaves), *parts)
+        parts = [term.scores(k, blocks, measure, size) for term, k in zip(self._terms, keys, strict=True)]
+        totals, kept = zip(*parts, strict=True)
+        return (
+            jax.tree.map(lambda *leaves: sum(leaves), *totals),
+            jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *kept),
+        )
 
 
 class Damper(Operator):
@@ -226,10 +236,10 @@ class Damper(Operator):
         """Return √scale · Aᵀ e."""
         return tree.scale(jnp.sqrt(self._scale), self._inner.factor_transpose(e))
 
-    def scores(self, key: Array, blocks: int, measure: Callable[[Tree], Tree]) -> Tree:
-        """Return the measures of √scale · S_b."""
+    def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
+        """Measure √scale · S_b."""
         root = jnp.sqrt(self._scale)
-        return self._inner.scores(key, blocks, lambda score: measure(tree.scale(root, score)))
+        return self._inner.scores(key, blocks, lambda score: measure(tree.scale(root, score)), size)
 
 
 class Centered(Operator):

@@ -203,6 +203,17 @@ class Pass:
         )
 
 
+def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
+    """Return so many groups of neighbours, drawn at random; their coefficients make up for the ones left out."""
+    longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
+    count = -(-longest // size)
+    if groups >= count:
+        return examples
+    chosen = jax.random.permutation(key, count)[:groups]
+    few = jax.tree.map(lambda leaf: leaf[chosen].reshape(-1, *leaf.shape[2:]), _split(examples, count))
+    return few._replace(coefficients=tree.scale(count / groups, few.coefficients))
+
+
 def working(params: Tree) -> Tree:
     """Return params in the precision of the solver: half-precision leaves as float32, the others as they are."""
     return jax.tree.map(lambda leaf: leaf.astype(tree.at_least_single(leaf.dtype)), params)

@@ -47,6 +47,26 @@ class Minibatch:
 
 
 @dataclass(frozen=True)
+class Growing:
+    """`first` cases drawn anew each step, twice as many after every `double` steps, up to `last`.
+
+    Early steps need few cases and there are many of them to take; late ones are as good as their gradient is exact.
+    """
+
+    first: int
+    last: int
+    double: int
+
+    def size(self, step: int) -> int:
+        """Return how many cases a step sees."""
+        return min(self.last, self.first << min(step // self.double, 40))
+
+    def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
+        """Return cases drawn without replacement."""
+        return np.random.default_rng([*key, step]).choice(cases, self.size(step), replace=False)
+
+
+@dataclass(frozen=True)
 class Others:
     """`size` cases the gradient does not see in this step: the paper's separate batch for the metric."""
 

@@ -88,6 +88,7 @@ class Trainer:
         self.train = jax.device_put(problem.train)
         self.test = None if problem.test is None else jax.device_put(problem.test)
         self._compiled: Compiled | None = None
+        self._loops: dict[tuple[tuple[int, ...], ...], Callable[..., Any]] = {}
 
     def run(self, seed: int, resume: tuple[Position, Tree, Tree] | None = None) -> Iterator[Event]:
         """Train from the seed's initial parameters, or on from where a training stood.
@@ -99,7 +100,9 @@ class Trainer:
         # Copies: the loop gives its buffers away, and a state may share them with the parameters.
         params, state = jax.tree.map(jnp.array, (params, state))
         with Stopwatch(at.compile_seconds) as compiling:
-            compiled = self._compile(params, state, self.batches.draw(cases, seed, 0, self.steps))
+            compiled = self._compile(params)
+        drawn = self.batches.draw(cases, seed, at.iteration, self.steps)
+        self._loop(params, state, drawn, compiling)
 
         training, evaluating = Stopwatch(at.training_seconds), Stopwatch(at.evaluation_seconds)
         iteration, refused, in_a_row = at.iteration, at.refused, at.in_a_row
@@ -118,9 +121,9 @@ class Trainer:
                 return
             with training:
                 drawn = self.batches.draw(cases, seed, iteration, self.steps)
-                params, state, info = jax.block_until_ready(
-                    compiled.advance(params, state, self.train, drawn)
-                )
+            advance = self._loop(params, state, drawn, compiling)
+            with training:
+                params, state, info = jax.block_until_ready(advance(params, state, self.train, drawn))
             iteration += self.steps
             steps = _rows(jax.device_get(info), self.steps)
             refused += sum(not step.get("accepted", True) for step in steps)
@@ -148,15 +151,24 @@ class Trainer:
         spent = self.budget.spent(iteration, seconds)
         return next((mark for mark in self.budget.marks() if mark > spent), self.budget.limit)
 
-    def _compile(self, params: Tree, state: Tree, drawn: dict[str, np.ndarray]) -> "Compiled":
+    def _compile(self, params: Tree) -> "Compiled":
         if self._compiled is None:
             evaluate = jax.jit(self._case_errors)
             self._compiled = Compiled(
-                self._ready(params, state, drawn),
                 evaluate.lower(params, self.train).compile(),
                 None if self.test is None else evaluate.lower(params, self.test).compile(),
             )
         return self._compiled
+
+    def _loop(
+        self, params: Tree, state: Tree, drawn: dict[str, np.ndarray], compiling: "Stopwatch"
+    ) -> Callable[..., Any]:
+        """Return the loop for batches of these sizes, compiled when they are first met."""
+        sizes = tuple(rows.shape for rows in drawn.values())
+        if sizes not in self._loops:
+            with compiling:
+                self._loops[sizes] = self._ready(params, state, drawn)
+        return self._loops[sizes]
 
     def _ready(self, params: Tree, state: Tree, drawn: dict[str, np.ndarray]) -> Callable[..., Any]:
         """Return the loop, compiled; of a method that searches on the host, what can be compiled of it."""
@@ -214,9 +226,8 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The programs of a method, compiled ahead so that no other clock sees it happen."""
+    """The evaluations, compiled ahead so that no other clock sees it happen."""
 
-    advance: Callable[..., Any]
     on_train: Callable[..., Any]
     on_test: Callable[..., Any] | None
 

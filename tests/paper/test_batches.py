@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from natgrad_paper.batches import Batches, Minibatch, Others, Whole
+from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Whole
 
 
 def test_each_case_once_an_epoch_in_an_order_of_its_own():
@@ -25,6 +25,15 @@ def test_any_step_can_be_drawn_alone(batches):
         assert alone.keys() == together.keys()
         for part, chosen in alone.items():
             np.testing.assert_array_equal(chosen[0], together[part][step])
+
+
+def test_batches_double_up_to_a_limit():
+    batches = Batches(Growing(first=3, last=20, double=2))
+    sizes = [batches.draw(30, 0, step, 1)["gradient"].shape[1] for step in range(9)]
+    assert sizes == [3, 3, 6, 6, 12, 12, 20, 20, 20]
+    late = batches.draw(30, 0, 10_000, 1)["gradient"][0]
+    assert len(set(late)) == 20
+    assert not np.array_equal(late, batches.draw(30, 0, 10_001, 1)["gradient"][0])
 
 
 def test_other_cases_are_others():

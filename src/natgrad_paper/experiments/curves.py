@@ -16,7 +16,7 @@ from jax import Array
 import natgrad as ng
 from natgrad.solve import CG, MinresQLP
 from natgrad_paper import first_order
-from natgrad_paper.batches import Batches, Minibatch, Others, Whole
+from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Whole
 from natgrad_paper.data import curves, curves_file
 from natgrad_paper.experiment import Errors, Experiment, Method, Problem
 from natgrad_paper.experiments.curves_claims import CLAIMS, GROUPS
@@ -87,14 +87,12 @@ def ncg_q(problem: Problem, config: Config) -> ng.Optimizer:
 
 
 def ncg_kronecker(problem: Problem, config: Config) -> ng.Optimizer:
-    """Return NCG-Q with the Kronecker preconditioner: λ falls slowly from a large start to a floor."""
+    """Return NCG-Q with the Kronecker preconditioner: λ falls slowly to a floor."""
     kron = config.kron
     return ng.natural_conjugate_gradient(
         problem.model,
         problem.likelihood,
-        direction=ng.Preconditioned(
-            ng.Kronecker(blocks=kron.blocks, decay=kron.decay, refresh=kron.refresh, rebase=kron.rebase)
-        ),
+        direction=ng.Preconditioned(ng.Kronecker()),
         damping=ng.LevenbergMarquardt(kron.damping, bounds=(kron.floor, 1e8), lower_by=kron.lower_by),
     )
 
@@ -178,8 +176,9 @@ METHODS = (
         about="minibatches, diagonal preconditioner, coefficients from the quadratic model",
     ),
     Method(
-        "ncg-kron", "NCG-Q, Kronecker", "#D95F02", ncg_kronecker, lambda c: Batches(Minibatch(c.kron.batch)),
-        about="minibatches, Kronecker preconditioner, coefficients from the quadratic model",
+        "ncg-kron", "NCG-Q, Kronecker", "#D95F02", ncg_kronecker,
+        lambda c: Batches(Growing(c.kron.first, c.kron.batch, c.kron.double)),
+        about="growing minibatches, Kronecker preconditioner, coefficients from the quadratic model",
     ),
     Method(
         "ngd-diag", "NGD, diagonal", "#999999", ngd_diagonal,

@@ -107,14 +107,20 @@ class Kron:
     """NCG-Q with the Kronecker preconditioner, on minibatches."""
 
     batch: Count
-    damping: Positive = 150.0
+    """Cases in a late step."""
+    first: Count
+    """Cases in an early step: they double every `double` steps."""
+    double: Count = 150
+    damping: Positive = 3e-3
     floor: Positive = 1e-4
     """λ does not fall below."""
-    lower_by: Positive = 0.95
-    blocks: Count = 8
-    decay: Annotated[float, Rule("a number from 0 to 1, 1 excluded", lambda d: 0 <= d < 1)] = 0.95
-    refresh: Count = 1
-    rebase: Count = 20
+    lower_by: Positive = 0.98
+
+    def __post_init__(self) -> None:
+        if self.first > self.batch:
+            raise Unfit("first", f"at most batch = {self.batch}", self.first)
+        if self.floor > self.damping:
+            raise Unfit("floor", f"at most damping = {self.damping:g}", self.floor)
 
 
 @dataclass(frozen=True)
