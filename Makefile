@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 
-.PHONY: help curves test test-long lint types check bench format clean
+.PHONY: help curves test test-long lint types check bench race format clean
 
 help:             ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -37,6 +37,9 @@ check: lint types test ## everything CI runs
 
 bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machine)
 	$(BIN)/python benchmarks/metric_product.py
+
+race: $(READY)    ## this library's recipe against Adam, Nesterov, L-BFGS by the clock (half an hour, idle machine; KFAC=python of an environment with kfac-jax)
+	$(BIN)/python benchmarks/race.py $(if $(KFAC),--kfac $(KFAC))
 
 format: $(READY)  ## rewrite the code in house style
 	$(BIN)/ruff check --fix .
