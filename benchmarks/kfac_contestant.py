@@ -11,7 +11,6 @@ import kfac_jax
 
 import natgrad as ng
 
-
 WARM = 12
 """Steps after which kfac-jax has met, and compiled, everything it does now and then."""
 
