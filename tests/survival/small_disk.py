@@ -60,6 +60,7 @@ def main(directory):
     fill(directory / "filler")
     report["full"] = (refusal(lambda: save(2)), newest())
     report["full log"] = refusal(lambda: [log.write({"record": "x" * 50}) for _ in range(200)])
+    log.__exit__(None, None, None)
     (directory / "filler").unlink()
     report["room again"] = (refusal(lambda: save(3)), newest())
     subprocess.run(["mount", "-o", "remount,ro", str(directory)], check=True)

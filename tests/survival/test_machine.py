@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chain import NEVER, Chain, environment, only_log, trace
+from chain import NEVER, Chain, environment, nursery, only_log, trace
 from saved import NEWER, OLDER, Saved, checkpoint, same
 from typer.testing import CliRunner
 
@@ -170,8 +170,10 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path, quick, monkeyp
 @needs_a_disk
 def test_a_run_on_a_disk_that_fills_up_goes_on_when_there_is_room(tmp_path):
     """The whole way: the run stops with one line, and with room again ends as if nothing had happened."""
-    chain = Chain(tmp_path / "disk" / "run", "ngd", environment(tmp_path), np.random.default_rng(0))
-    wanted = chain.undisturbed(tmp_path / "undisturbed")
+    around = environment(tmp_path)
+    with nursery(around) as processes:
+        chain = Chain(tmp_path / "disk" / "run", "ngd", processes, np.random.default_rng(0))
+        wanted = chain.undisturbed(tmp_path / "undisturbed")
     (tmp_path / "disk").mkdir()
     victim = f"{sys.executable} {HERE / 'victim.py'} {chain.directory} ngd {max(chain.reference)}"
     script = f"""
@@ -182,7 +184,7 @@ def test_a_run_on_a_disk_that_fills_up_goes_on_when_there_is_room(tmp_path):
         mount -o remount,size=20m {tmp_path}/disk
         {victim} {NEVER} && cp -r {chain.directory} {tmp_path}/after
     """
-    subprocess.run(["unshare", "-rm", "sh", "-c", script], env=chain.environment, check=True)
+    subprocess.run(["unshare", "-rm", "sh", "-c", script], env=around, check=True)
     errors = (tmp_path / "errors").read_text()
     assert (tmp_path / "code").read_text() == "1\n"
     assert errors.count("\n") == 1, errors

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from natgrad_paper import cli, config, experiments
 
 SECONDS = 5.0
+"""Of the processor: a busy machine may take longer."""
 
 
 @dataclass(frozen=True)
@@ -235,9 +236,9 @@ def refuse(tmp_path, cases):
     longest = 0.0
     for number, case in enumerate(cases):
         path, arguments = prepare(case, tmp_path / str(number))
-        began = time.perf_counter()
+        began = time.process_time()
         result = CliRunner().invoke(cli.app, arguments)
-        longest = max(longest, time.perf_counter() - began)
+        longest = max(longest, time.process_time() - began)
         check(case, path.parent, result.exit_code, result.output, path)
     assert longest < SECONDS
     return longest

@@ -69,10 +69,10 @@ def test_w3_an_infinity_the_model_swallows_is_not_seen():
 
 
 def test_w4_a_fixed_rate_may_raise_the_loss():
-    info = step(ng.natural_gradient(linear, ng.Bernoulli(), learning_rate=1e3), (INPUTS, TARGETS))[2]
+    info = step(ng.natural_gradient(linear, ng.Gaussian(), learning_rate=1e3), (INPUTS, TARGETS))[2]
     assert info.new_loss > info.loss
     assert info.accepted
-    careful = ng.natural_gradient(linear, ng.Bernoulli(), learning_rate=1e3, reject=0.0)
+    careful = ng.natural_gradient(linear, ng.Gaussian(), learning_rate=1e3, reject=0.0)
     assert not step(careful, (INPUTS, TARGETS))[2].accepted
 
 
@@ -89,7 +89,7 @@ def test_w6_programs_grow_with_the_number_of_arrays():
         opt, params = ng.natural_gradient(model, ng.Bernoulli()), [PARAMS] * leaves
         return len(str(jax.make_jaxpr(opt.step)(params, opt.init(params), (INPUTS, TARGETS))))
 
-    assert size(20) > 5 * size(2)
+    assert size(20) > 3 * size(2)
 
 
 def test_w7_on_other_data_the_loss_may_rise():

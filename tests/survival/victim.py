@@ -2,7 +2,9 @@
 
     python victim.py DIRECTORY METHOD ITERATIONS SECONDS_BETWEEN_CHECKPOINTS
 
-It goes on where an earlier one was, and ends as the command does: by the same code, with the same errors.
+It goes on where an earlier one was, and ends as the command does: by the same code, with the same errors. Without
+arguments it reads them from lines of its input, and gives each line a process of its own, forked when all is
+imported but nothing has begun: it answers with the process's number, and how it ended when it has.
 """
 
 import hashlib
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import typer
 
 from natgrad_paper import cli, experiments, plan
 from natgrad_paper import run as runner
@@ -52,7 +55,7 @@ class Notes:
         pass
 
     def tell(self, sentence):
-        print(sentence, flush=True)
+        print(sentence, file=sys.stderr, flush=True)
 
     def update(self, event):
         os.write(
@@ -79,6 +82,32 @@ def main(directory, method, iterations, every):
     assert failures == []
 
 
+def command(words):
+    """Run as the command does, and return its exit code."""
+    try:
+        with cli._plain_errors("curves", Path(words[0])):
+            main(Path(words[0]), *words[1:])
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def serve():
+    import orbax.checkpoint  # noqa: F401  (a second, once for all)
+
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = command(line.split())
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
 if __name__ == "__main__":
-    with cli._plain_errors("curves", Path(sys.argv[1])):
-        main(Path(sys.argv[1]), *sys.argv[2:])
+    sys.exit(command(sys.argv[1:])) if sys.argv[1:] else serve()
