@@ -7,18 +7,14 @@ its manifest, or another run's settings, is refused with the reason, and the one
 
 import hashlib
 import json
-import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
+from natgrad_paper import storage
 from natgrad_paper.errors import naming
 from natgrad_paper.experiment import Tree
 from natgrad_paper.log import Mark
@@ -81,9 +77,8 @@ class Checkpoints:
     def _write(self, checkpoint: Checkpoint, aside: Path) -> None:
         """Write a checkpoint's files, down to the disk."""
         aside.mkdir()
-        arrays, kinds = _arrays(checkpoint.trained)
-        with _quiet():
-            _checkpointer().save((aside / ARRAYS).absolute(), arrays)
+        arrays, kinds = storage.flat(checkpoint.trained)
+        storage.save(aside / ARRAYS, arrays)
         manifest = {
             "format": FORMAT,
             "identity": self.identity,
@@ -91,7 +86,7 @@ class Checkpoints:
             "position": asdict(checkpoint.position),
             "log": asdict(checkpoint.log),
             "kinds": kinds,
-            "arrays": {name: _array_hash(value) for name, value in arrays.items()},
+            "arrays": {name: storage.digest(value) for name, value in arrays.items()},
             "files": {
                 str(path.relative_to(aside)): [path.stat().st_size, _file_hash(path)]
                 for path in sorted((aside / ARRAYS).rglob("*"))
@@ -119,7 +114,7 @@ class Checkpoints:
                 reason = f"expected files that can be read, found: {problem.strerror or problem}"
             except (KeyError, TypeError, ValueError, AttributeError) as problem:
                 reason = f"{MANIFEST}: expected the fields of format {FORMAT}, found {type(problem).__name__}"
-            tell(f"{path}: checkpoint refused: {reason}")
+            tell(f"{path}: checkpoint refused: {' '.join(reason.split())}")
         return None
 
     def discard(self) -> None:
@@ -147,17 +142,22 @@ class Checkpoints:
                 raise Refused(f"{name}: expected {size} bytes, found {file.stat().st_size}")
             if _file_hash(file) != wanted:
                 raise Refused(f"{name}: expected sha256 {wanted[:16]}…, found another")
-        arrays, kinds = _arrays(like)
+        arrays, kinds = storage.flat(like)
         if manifest["kinds"] != kinds:
             raise Refused("kinds: expected the arrays of this optimizer, found others")
-        restored = _restore(path / ARRAYS, jax.eval_shape(lambda: arrays))
+        try:
+            restored = storage.restore(path / ARRAYS, arrays)
+        except storage.Unrestorable as problem:
+            raise Refused(f"arrays: expected to be restored, found {problem}") from None
         for name, value in restored.items():
-            if _array_hash(value) != (wanted := manifest["arrays"][name]):
+            if storage.digest(value) != (wanted := manifest["arrays"][name]):
                 raise Refused(f"array {kinds[name]}: expected sha256 {wanted[:16]}…, found another")
         for name, now in self.surroundings.items():
             if (then := manifest["surroundings"].get(name)) != now:
                 tell(f"{path}: written with {name} {then}, now {now}: the last digits may differ")
-        return Checkpoint(Position(**manifest["position"]), Mark(**manifest["log"]), _trained(restored, like))
+        return Checkpoint(
+            Position(**manifest["position"]), Mark(**manifest["log"]), storage.whole(restored, like)
+        )
 
     def _manifest(self, path: Path) -> dict[str, Any]:
         file = path / MANIFEST
@@ -197,52 +197,6 @@ def _signed(manifest: dict[str, Any]) -> str:
     return json.dumps({**manifest, "sha256": digest(manifest)}, indent=1)
 
 
-def _checkpointer() -> Any:
-    import orbax.checkpoint as ocp  # Takes a second; only runs that write or read a checkpoint need it.
-
-    return ocp.Checkpointer(ocp.StandardCheckpointHandler())
-
-
-def _restore(path: Path, arrays: dict[str, Any]) -> dict[str, Any]:
-    import orbax.checkpoint as ocp
-
-    try:
-        restored = _checkpointer().restore(path.absolute(), args=ocp.args.StandardRestore(arrays))
-    except Exception as problem:  # The files are as they were written; orbax's reasons are its own.
-        raise Refused(f"arrays: expected to be restored, found {type(problem).__name__}: {problem}") from None
-    return dict(restored)
-
-
-def _arrays(trained: tuple[Tree, Tree]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the leaves as a flat dictionary, and what each is: its place, dtype and shape, in words."""
-    arrays, kinds = {}, {}
-    for number, (place, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(trained)):
-        name = f"{number:04d}"
-        if leaf.size:  # orbax refuses empty arrays; their shape says all there is to say.
-            arrays[name] = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-        kinds[name] = f"{jax.tree_util.keystr(place)} {leaf.dtype}{list(leaf.shape)}"
-    return arrays, kinds
-
-
-def _trained(arrays: dict[str, Any], like: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-    leaves, structure = jax.tree.flatten(like)
-    restored = [arrays.get(f"{number:04d}", leaf) for number, leaf in enumerate(leaves)]
-    restored = [
-        jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else value
-        for value, leaf in zip(restored, leaves, strict=True)
-    ]
-    params, state = jax.tree.unflatten(structure, restored)
-    return params, state
-
-
-def _is_key(leaf: Any) -> bool:
-    return bool(jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key))
-
-
-def _array_hash(value: Any) -> str:
-    return hashlib.sha256(np.ascontiguousarray(jax.device_get(value)).tobytes()).hexdigest()
-
-
 def _file_hash(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -255,18 +209,6 @@ def _is_name(name: str) -> bool:
 def _remove(path: Path) -> None:
     """Remove a checkpoint, or a stray file in the place of one."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep orbax from logging what it also raises: a full disk is one line, not its traceback too."""
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _sync(path: Path) -> None:
