@@ -125,7 +125,8 @@ class Checkpoints:
         """Return the checkpoints, newest first."""
         if not self.directory.is_dir():
             return []
-        return sorted((path for path in self.directory.iterdir() if _is_name(path.name)), reverse=True)
+        found = (path for path in self.directory.iterdir() if path.name.isascii() and path.name.isdigit())
+        return sorted(found, key=lambda path: int(path.name), reverse=True)
 
     def _read(self, path: Path, like: tuple[Tree, Tree], tell: Callable[[str], None]) -> Checkpoint:
         manifest = self._manifest(path)
@@ -200,10 +201,6 @@ def _signed(manifest: dict[str, Any]) -> str:
 def _file_hash(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _is_name(name: str) -> bool:
-    return name.isascii() and name.isdigit()
 
 
 def _remove(path: Path) -> None:
