@@ -25,7 +25,7 @@ LARGEST = 10**308
 """A whole number beyond this has no place in a float."""
 WORDS = {
     int: "a whole number", float: "a number", str: "a text", bool: "true or false",
-    list: "a list", dict: "a table of fields",
+    dict: "a table of fields",
 }  # fmt: skip
 
 

@@ -35,7 +35,6 @@ FIELDS: dict[str, dict[str, type]] = {
     },
     "step": {"iteration": int},
     "resumed": {"iteration": int},
-    "samples": {"shape": list, "cases": str, "reconstructions": str},
     "end": {"reason": str},
 }  # fmt: skip
 """What a record of a kind has at least."""

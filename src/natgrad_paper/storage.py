@@ -1,4 +1,4 @@
-"""Trees of arrays on the disk, by orbax: without pickle, and with errors that say what the machine said."""
+"""Trees of arrays on the disk, by orbax: no code among them, and errors that say what the machine said."""
 
 import hashlib
 import logging
