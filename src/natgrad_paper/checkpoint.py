@@ -14,16 +14,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
+from natgrad_paper import storage
+from natgrad_paper.errors import naming
 from natgrad_paper.experiment import Tree
 from natgrad_paper.log import Mark
 from natgrad_paper.train import Position
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, ARRAYS = "manifest.json", "arrays"
 KEPT = 2
+LONGEST = 1 << 26
+"""Bytes that a manifest may have."""
 
 
 class Refused(Exception):
@@ -52,15 +53,32 @@ class Checkpoints:
     """What should be the same for it to go on bit by bit: versions and cores. Plain data."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint. Whatever happens meanwhile, the last good one stays."""
+        """Write a checkpoint. Whatever happens meanwhile, the last good one stays; half of one is removed."""
         target = self.directory / f"{checkpoint.position.iteration:09d}"
         aside = self.directory / f".writing-{target.name}"
-        self.directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self.directory.glob(".writing-*"):
-            shutil.rmtree(leftover)
+        try:
+            with naming(aside):
+                self.directory.mkdir(parents=True, exist_ok=True)
+                for leftover in self.directory.glob(".writing-*"):
+                    _remove(leftover)
+                self._write(checkpoint, aside)
+                if target.exists():  # One that was refused, or this training would be further by now.
+                    _remove(target)
+                os.replace(aside, target)
+                _sync(self.directory)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        found = self._found()
+        place = found.index(target)
+        for stale in found[:place] + found[place + KEPT :]:  # Newer ones were refused when it was resumed.
+            _remove(stale)
+
+    def _write(self, checkpoint: Checkpoint, aside: Path) -> None:
+        """Write a checkpoint's files, down to the disk."""
         aside.mkdir()
-        arrays, kinds = _arrays(checkpoint.trained)
-        _checkpointer().save((aside / ARRAYS).absolute(), arrays)
+        arrays, kinds = storage.flat(checkpoint.trained)
+        storage.save(aside / ARRAYS, arrays)
         manifest = {
             "format": FORMAT,
             "identity": self.identity,
@@ -68,9 +86,9 @@ class Checkpoints:
             "position": asdict(checkpoint.position),
             "log": asdict(checkpoint.log),
             "kinds": kinds,
-            "arrays": {name: _array_hash(value) for name, value in arrays.items()},
+            "arrays": {name: storage.digest(value) for name, value in arrays.items()},
             "files": {
-                str(path.relative_to(aside)): _file_hash(path)
+                str(path.relative_to(aside)): [path.stat().st_size, _file_hash(path)]
                 for path in sorted((aside / ARRAYS).rglob("*"))
                 if path.is_file()
             },
@@ -79,12 +97,6 @@ class Checkpoints:
         for path in aside.rglob("*"):
             _sync(path)
         _sync(aside)
-        if target.exists():  # The same place again, after a resume: it may be a damaged one.
-            shutil.rmtree(target)
-        os.replace(aside, target)
-        _sync(self.directory)
-        for old in self._found()[KEPT:]:
-            shutil.rmtree(old)
 
     def load(self, like: tuple[Tree, Tree], tell: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest good checkpoint, if there is one; `tell` hears of those refused, and why.
@@ -96,8 +108,13 @@ class Checkpoints:
         for path in self._found():
             try:
                 return self._read(path, like, tell)
-            except Refused as reason:
-                tell(f"{path}: checkpoint refused: {reason}")
+            except Refused as refusal:
+                reason = str(refusal)
+            except OSError as problem:
+                reason = f"expected files that can be read, found: {problem.strerror or problem}"
+            except (KeyError, TypeError, ValueError, AttributeError) as problem:
+                reason = f"{MANIFEST}: expected the fields of format {FORMAT}, found {type(problem).__name__}"
+            tell(f"{path}: checkpoint refused: {' '.join(reason.split())}")
         return None
 
     def discard(self) -> None:
@@ -108,7 +125,8 @@ class Checkpoints:
         """Return the checkpoints, newest first."""
         if not self.directory.is_dir():
             return []
-        return sorted((path for path in self.directory.iterdir() if path.name.isdigit()), reverse=True)
+        found = (path for path in self.directory.iterdir() if path.name.isascii() and path.name.isdigit())
+        return sorted(found, key=lambda path: int(path.name), reverse=True)
 
     def _read(self, path: Path, like: tuple[Tree, Tree], tell: Callable[[str], None]) -> Checkpoint:
         manifest = self._manifest(path)
@@ -117,24 +135,39 @@ class Checkpoints:
         if present != expected:
             names = ", ".join(sorted(present ^ expected)[:3])
             raise Refused(f"files: expected those of the manifest, found a difference in {names}")
-        for name, wanted in manifest["files"].items():
-            if (path / name).is_symlink() or _file_hash(path / name) != wanted:
+        for name, (size, wanted) in manifest["files"].items():
+            file = path / name
+            if file.is_symlink() or not file.is_file():
+                raise Refused(f"{name}: expected a file, found something else")
+            if file.stat().st_size != size:
+                raise Refused(f"{name}: expected {size} bytes, found {file.stat().st_size}")
+            if _file_hash(file) != wanted:
                 raise Refused(f"{name}: expected sha256 {wanted[:16]}…, found another")
-        arrays, kinds = _arrays(like)
+        arrays, kinds = storage.flat(like)
         if manifest["kinds"] != kinds:
             raise Refused("kinds: expected the arrays of this optimizer, found others")
-        restored = _restore(path / ARRAYS, jax.eval_shape(lambda: arrays))
-        for name, wanted in manifest["arrays"].items():
-            if _array_hash(restored[name]) != wanted:
+        try:
+            restored = storage.restore(path / ARRAYS, arrays)
+        except storage.Unrestorable as problem:
+            raise Refused(f"arrays: expected to be restored, found {problem}") from None
+        for name, value in restored.items():
+            if storage.digest(value) != (wanted := manifest["arrays"][name]):
                 raise Refused(f"array {kinds[name]}: expected sha256 {wanted[:16]}…, found another")
         for name, now in self.surroundings.items():
             if (then := manifest["surroundings"].get(name)) != now:
                 tell(f"{path}: written with {name} {then}, now {now}: the last digits may differ")
-        return Checkpoint(Position(**manifest["position"]), Mark(**manifest["log"]), _trained(restored, like))
+        return Checkpoint(
+            Position(**manifest["position"]), Mark(**manifest["log"]), storage.whole(restored, like)
+        )
 
     def _manifest(self, path: Path) -> dict[str, Any]:
+        file = path / MANIFEST
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            raise Refused(f"{MANIFEST}: expected a file, found something else")
         try:
-            text = (path / MANIFEST).read_text(encoding="utf-8")
+            if file.stat().st_size > LONGEST:
+                raise Refused(f"{MANIFEST}: expected at most {LONGEST} bytes, found {file.stat().st_size}")
+            text = file.read_text(encoding="utf-8")
             manifest = json.loads(text)
             stated = manifest.pop("sha256")
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
@@ -165,55 +198,14 @@ def _signed(manifest: dict[str, Any]) -> str:
     return json.dumps({**manifest, "sha256": digest(manifest)}, indent=1)
 
 
-def _checkpointer() -> Any:
-    import orbax.checkpoint as ocp  # Takes a second; only runs that write or read a checkpoint need it.
-
-    return ocp.Checkpointer(ocp.StandardCheckpointHandler())
-
-
-def _restore(path: Path, arrays: dict[str, Any]) -> dict[str, Any]:
-    import orbax.checkpoint as ocp
-
-    try:
-        restored = _checkpointer().restore(path.absolute(), args=ocp.args.StandardRestore(arrays))
-    except Exception as problem:  # The files are as they were written; orbax's reasons are its own.
-        raise Refused(f"arrays: expected to be restored, found {type(problem).__name__}: {problem}") from None
-    return dict(restored)
-
-
-def _arrays(trained: tuple[Tree, Tree]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the leaves as a flat dictionary, and what each is: its place, dtype and shape, in words."""
-    arrays, kinds = {}, {}
-    for number, (place, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(trained)):
-        name = f"{number:04d}"
-        if leaf.size:  # orbax refuses empty arrays; their shape says all there is to say.
-            arrays[name] = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-        kinds[name] = f"{jax.tree_util.keystr(place)} {leaf.dtype}{list(leaf.shape)}"
-    return arrays, kinds
-
-
-def _trained(arrays: dict[str, Any], like: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-    leaves, structure = jax.tree.flatten(like)
-    restored = [arrays.get(f"{number:04d}", leaf) for number, leaf in enumerate(leaves)]
-    restored = [
-        jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else value
-        for value, leaf in zip(restored, leaves, strict=True)
-    ]
-    params, state = jax.tree.unflatten(structure, restored)
-    return params, state
-
-
-def _is_key(leaf: Any) -> bool:
-    return bool(jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key))
-
-
-def _array_hash(value: Any) -> str:
-    return hashlib.sha256(np.ascontiguousarray(jax.device_get(value)).tobytes()).hexdigest()
-
-
 def _file_hash(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, or a stray file in the place of one."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _sync(path: Path) -> None:

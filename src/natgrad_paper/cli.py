@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from natgrad_paper.errors import UserError
+from natgrad_paper.errors import UserError, naming
 
 if TYPE_CHECKING:
     from natgrad_paper.log import RunLog
@@ -120,6 +121,8 @@ def run(
                 raise UserError(f"{out}: expected a run of {experiment}, found one of {before.experiment}")
             request = before.extended(names, numbers)
             where, directory = out / plan.NAME, out
+            for word in request.methods:
+                _pick(by_name, word, f"{where}: methods")
         else:
             name, where = _preset(chosen.presets(), preset or "small")
             directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
@@ -134,7 +137,8 @@ def run(
         competitors = [by_name[name] for name in request.methods]
         trainings = len(competitors) * len(request.seeds)
         console.print(
-            f"[bold]{chosen.title}[/bold] on {problem.data['name']}, preset {request.preset}", highlight=False
+            f"[bold]{chosen.title}[/bold] on {escape(problem.data['name'])}, preset {escape(request.preset)}",
+            highlight=False,
         )
         console.print(
             _cost(settings, len(competitors), len(request.seeds), runner.cost(settings, trainings)),
@@ -260,7 +264,8 @@ def _show(console: Console, logs: "list[RunLog]", directory: Path) -> None:
     from natgrad_paper import page, table
 
     found = page.gather(logs)
-    paths = page.write(found, directory)
+    with naming(directory):
+        paths = page.write(found, directory)
     console.print(table.summary(logs))
     if found.judged:
         console.print(table.verdicts(found.judged))
@@ -329,9 +334,13 @@ def _words(text: str | None) -> list[str]:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
+    from natgrad_paper import plan
+
     words = _words(text)
     if not words or not all(word.isascii() and word.isdigit() for word in words):
         raise UserError(f"--seeds: expected a count or whole numbers with commas, found {text!r}")
+    if max(map(len, words)) > 10 or max(map(int, words)) not in plan.SEEDS:
+        raise UserError(f"--seeds: expected whole numbers up to {plan.SEEDS[-1]}, found {text!r:.80}")
     numbers = tuple(int(word) for word in words)
     if "," in text:
         return numbers

@@ -6,6 +6,7 @@ one line naming file, field, what was expected and what was found.
 
 import dataclasses
 import difflib
+import errno
 import math
 import tomllib
 import types
@@ -18,7 +19,14 @@ from natgrad_paper.errors import FieldError, UserError
 
 Config = TypeVar("Config")
 
-WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+LONGEST = 1 << 20
+"""Bytes that a file of settings may have."""
+LARGEST = 10**308
+"""A whole number beyond this has no place in a float."""
+WORDS = {
+    int: "a whole number", float: "a number", str: "a text", bool: "true or false",
+    dict: "a table of fields",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +38,10 @@ class Rule:
 
 
 Count = Annotated[int, Rule("a whole number, at least 1", lambda n: n >= 1)]
-Whole = Annotated[int, Rule("a whole number, at least 0", lambda n: n >= 0)]
+Size = Annotated[
+    int, Rule("a whole number from 1 to 100000", lambda n: 1 <= n <= 100_000)  # of what takes memory
+]
+Whole = Annotated[int, Rule("a whole number from 0 to 4294967295", lambda n: 0 <= n < 1 << 32)]  # a seed
 Positive = Annotated[float, Rule("a finite number above 0", lambda x: math.isfinite(x) and x > 0)]
 NonNegative = Annotated[float, Rule("a finite number, at least 0", lambda x: math.isfinite(x) and x >= 0)]
 
@@ -45,15 +56,24 @@ class Unfit(Exception):
 def load(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -> Config:
     """Return the file's config, with overrides such as `full.maxiter=20` applied."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(text(path))
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "not UTF-8 text"
         raise UserError(f"{path}: expected a readable TOML file, found none ({reason})") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # A number of many digits is a bare ValueError.
         raise UserError(f"{path}: expected TOML, found an error: {' '.join(str(problem).split())}") from None
     for override in overrides:
         _merge(table, _parse_override(override))
     return build(kind, table, str(path))
+
+
+def text(path: Path) -> str:
+    """Return the text of a file that a person wrote, or a program for one: something larger is not read."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a file", str(path))
+    if path.stat().st_size > LONGEST:
+        raise OSError(errno.EFBIG, f"more than {LONGEST} bytes", str(path))
+    return path.read_text(encoding="utf-8")
 
 
 def build(kind: type[Config], table: Mapping[str, Any], where: str) -> Config:
@@ -101,7 +121,7 @@ def _converted(kind: Any, value: Any) -> Any:
         items = [_converted(arguments[0], item) for item in value] if isinstance(value, list) else [None]
         return None if None in items else tuple(items)
     if kind is float and type(value) is int:
-        return float(value)
+        return float(value) if abs(value) < LARGEST else None
     return value if type(value) is kind else None
 
 
@@ -117,7 +137,7 @@ def _unwrap(hint: Any) -> tuple[Any, list[Rule]]:
 
 def _words(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
-        return "a table of fields"
+        return WORDS[dict]
     kind, rules = _unwrap(hint)
     if rules:
         return " and ".join(rule.words for rule in rules)
@@ -139,11 +159,11 @@ def _parse_override(text: str) -> dict[str, Any]:
         raise UserError(f"--set {text}: expected field=value, found no '='")
     try:
         return tomllib.loads(f"{name.strip()} = {value.strip()}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         pass
     try:  # A bare word is a text: quotes rarely survive a shell.
         return tomllib.loads(f'{name.strip()} = "{value.strip()}"')
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         raise UserError(f"--set {text}: expected field=value in TOML, found something else") from None
 
 

@@ -1,5 +1,8 @@
 """The one error a user can cause: it is shown as a single line, and the command ends with code 2."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -7,7 +10,11 @@ class UserError(Exception):
     """Something the user gave cannot be used. The message is one line that says what and why."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        line = " ".join(message.split())
+        # What was found may hold control characters, and a terminal obeys some of them.
+        super().__init__(
+            "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+        )
 
 
 class FieldError(UserError):
@@ -16,6 +23,17 @@ class FieldError(UserError):
     def __init__(self, where: str, field: str, expected: str, found: Any) -> None:
         self.where, self.field, self.expected, self.found = where, field, expected, found
         super().__init__(f"{where}: {field}: expected {expected}, found {_short(found)}")
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give a machine's refusal that names no file (a full disk names none) the one that was being written."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.filename is not None:
+            raise
+        raise OSError(problem.errno, problem.strerror or str(problem), str(path)) from problem
 
 
 def _short(value: Any, limit: int = 80) -> str:

@@ -10,7 +10,7 @@ from jax import Array
 
 from natgrad_paper.batches import Batches
 from natgrad_paper.claims import Claim
-from natgrad_paper.config import Count, Positive, Unfit
+from natgrad_paper.config import Count, Positive, Size, Unfit
 
 Tree = Any
 Errors = Callable[[Tree, Array, Array], dict[str, Array]]
@@ -71,7 +71,7 @@ class Budget:
     seconds: Positive | None = None
     """Training seconds: compilation and evaluation do not count."""
     iterations: Count | None = None
-    evaluations: Count = 40
+    evaluations: Size = 40
     first: Positive = 1.0
     """Where the grid starts, in the unit of the limit."""
 

@@ -7,20 +7,37 @@ import gzip
 import hashlib
 import json
 import math
+import os
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from natgrad_paper.errors import UserError
+from natgrad_paper.config import WORDS
+from natgrad_paper.errors import FieldError, UserError, naming
 from natgrad_paper.stop import Stopped
 
 FORMAT = 1
 LONGEST = 1 << 28
-"""Bytes that a packed log may unpack to."""
+"""Bytes that a log may have, unpacked."""
 FINISHED = "finished"
 """The reason of an end that used up its budget; any other is an end before its time."""
+FIELDS: dict[str, dict[str, type]] = {
+    "header": {
+        "experiment": str, "preset": str, "seed": int, "config": dict, "versions": dict, "cores": int, "platform": str,
+        "method.name": str, "method.label": str, "method.color": str, "method.order": int,
+        "data.name": str, "data.sha256": str,
+    },
+    "evaluation": {
+        "iteration": int, "training_seconds": float, "evaluation_seconds": float, "compile_seconds": float
+    },
+    "step": {"iteration": int},
+    "resumed": {"iteration": int},
+    "end": {"reason": str},
+}  # fmt: skip
+"""What a record of a kind has at least."""
 TIMES = frozenset({"started", "training_seconds", "evaluation_seconds", "compile_seconds"})
 """The fields in which two runs of the same seed may differ."""
 
@@ -36,6 +53,8 @@ class Mark:
         """Whether the file still begins as it did."""
         try:
             with path.open("rb") as stream:
+                if os.fstat(stream.fileno()).st_size < self.size:
+                    return False
                 start = stream.read(self.size)
         except OSError:
             return False
@@ -48,25 +67,36 @@ class Writer:
     def __init__(self, path: Path, header: dict[str, Any], keep: int | None = None) -> None:
         """Begin a log, or go on with one: `keep` is how many of its bytes are good."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = path.open("wb" if keep is None else "r+b")
+        self._path = path
+        # Unbuffered: what a full disk refused must not be tried again when the file is closed.
+        self._stream = path.open("wb" if keep is None else "r+b", buffering=0)
         self._hash = hashlib.sha256()
-        if keep is None:
-            self.write({"record": "header", "format": FORMAT, **header})
-        else:
-            self._hash.update(self._stream.read(keep))
-            self._stream.truncate(keep)
-            self._stream.seek(keep)
+        try:
+            if keep is None:
+                self.write({"record": "header", "format": FORMAT, **header})
+            else:
+                with path.open("rb") as before:
+                    self._hash.update(before.read(keep))
+                self._stream.truncate(keep)
+                self._stream.seek(keep)
+        except BaseException:
+            self._stream.close()
+            raise
 
     def write(self, record: dict[str, Any]) -> None:
         """Append a record. JSON has no NaN or infinity: they become null."""
         line = (json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
-        self._stream.write(line)
-        self._stream.flush()
+        with naming(self._path):
+            rest = memoryview(line)
+            while rest:  # The first part of a line may still fit on a disk that has no room for the next.
+                rest = rest[self._stream.write(rest) :]
         self._hash.update(line)
 
     @property
     def mark(self) -> "Mark":
-        """The log so far."""
+        """The log so far, on the disk: a checkpoint must never know more than its log."""
+        with naming(self._path):
+            os.fsync(self._stream.fileno())
         return Mark(self._stream.tell(), self._hash.hexdigest())
 
     def __enter__(self) -> "Writer":
@@ -75,10 +105,10 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is not None:
-            stopped = issubclass(kind, KeyboardInterrupt | Stopped)
-            self.write({"record": "end", "reason": "interrupted" if stopped else kind.__name__})
-        self._stream.close()
+        with self._stream, suppress(OSError):  # Of a disk that is full the first refusal tells enough.
+            if kind is not None:
+                stopped = issubclass(kind, KeyboardInterrupt | Stopped)
+                self.write({"record": "end", "reason": "interrupted" if stopped else kind.__name__})
 
 
 @dataclass(frozen=True)
@@ -97,22 +127,24 @@ class RunLog:
 
 def read(path: Path) -> RunLog:
     """Return the log in a file. A last line cut short is left out; any other damage is an error."""
-    lines = _text(path).splitlines()
+    lines = _text(path).removesuffix("\n").split("\n")
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
             if number < len(lines):
-                raise UserError(
-                    f"{path}: line {number}: expected a JSON record, found {line[:60]!r}"
-                ) from None
-    if not records or not isinstance(records[0], dict) or records[0].get("record") != "header":
-        raise UserError(
-            f"{path}: line 1: expected a header record, found {'none' if not records else records[0]!r:.60}"
-        )
+                raise FieldError(str(path), f"line {number}", "a JSON record", repr(line)) from None
+            continue
+        if not isinstance(record, dict):
+            raise FieldError(str(path), f"line {number}", "a JSON record", repr(line))
+        records.append(record)
+    if not records or records[0].get("record") != "header":
+        raise FieldError(str(path), "line 1", "a header record", records[0] if records else "none")
     if records[0].get("format") != FORMAT:
-        raise UserError(f"{path}: format: expected {FORMAT}, found {records[0].get('format')!r}")
+        raise FieldError(str(path), "format", str(FORMAT), records[0].get("format"))
+    for number, record in enumerate(records, start=1):
+        _check(record, str(path), f"line {number}")
     kinds = _by_kind(records)
     ends, samples = kinds.get("end", []), kinds.get("samples", [])
     return RunLog(
@@ -122,6 +154,16 @@ def read(path: Path) -> RunLog:
         tuple(kinds.get("step", [])),
         samples[-1] if samples else None,
     )
+
+
+def _check(record: dict[str, Any], where: str, line: str) -> None:
+    """Refuse a record that lacks what its readers rely on."""
+    for field, kind in FIELDS.get(str(record.get("record")), {}).items():
+        value: Any = record
+        for name in field.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise FieldError(where, f"{line}: {field}", WORDS[kind], value)
 
 
 def _by_kind(records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -139,14 +181,12 @@ def _by_kind(records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 def _text(path: Path) -> str:
     """Return a log's text; one that ends in .gz is unpacked, as far as a log can be long."""
     try:
-        if path.suffix != ".gz":
-            return path.read_text(encoding="utf-8")
-        with gzip.open(path) as stream:
-            unpacked = stream.read(LONGEST + 1)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as problem:
+        with path.open("rb") if path.suffix != ".gz" else gzip.open(path) as stream:
+            unpacked = stream.read(LONGEST + 1) if path.stat().st_size <= LONGEST else None
+    except (OSError, EOFError, zlib.error) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise UserError(f"{path}: expected a readable log, found none ({reason})") from None
-    if len(unpacked) > LONGEST:
+    if unpacked is None or len(unpacked) > LONGEST:
         raise UserError(f"{path}: expected a log of at most {LONGEST} bytes, found a longer one")
     return unpacked.decode("utf-8", errors="replace")
 

@@ -6,13 +6,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from natgrad_paper import config
-from natgrad_paper.errors import FieldError, UserError
+from natgrad_paper.config import Rule
+from natgrad_paper.errors import FieldError, UserError, naming
 from natgrad_paper.experiment import Experiment
 
 NAME = "run.json"
+SEEDS = range(1 << 32)
+"""What every generator of random numbers takes."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +76,26 @@ def table(settings: Any) -> dict[str, Any]:
 def write(directory: Path, request: Request) -> None:
     """Write the request, whole or not at all."""
     aside = directory / f".{NAME}"
-    aside.write_text(json.dumps(dataclasses.asdict(request), indent=1) + "\n", encoding="utf-8")
-    os.replace(aside, directory / NAME)
+    try:
+        with naming(aside):
+            aside.write_text(json.dumps(dataclasses.asdict(request), indent=1) + "\n", encoding="utf-8")
+        os.replace(aside, directory / NAME)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def read(directory: Path) -> Request:
     """Return the request of the run in a directory."""
     path = directory / NAME
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(config.text(path))
     except (OSError, ValueError, RecursionError) as problem:
         reason = getattr(problem, "strerror", None) or "not JSON"
         raise UserError(f"{path}: expected the settings of a run to resume, found none ({reason})") from None
-    if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
-        raise FieldError(str(path), "config", "a table of fields", None)
+    if not isinstance(found, dict):
+        raise FieldError(str(path), "all", "a table of fields", found)
+    if not isinstance(found.get("config"), dict):
+        raise FieldError(str(path), "config", "a table of fields", found.get("config", "nothing"))
     settings = found.pop("config")
     request = config.build(_Asked, found, str(path))
     return Request(request.experiment, request.preset, request.methods, request.seeds, request.data, settings)
@@ -98,6 +107,12 @@ class _Asked:
 
     experiment: str
     preset: str
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
+    methods: Annotated[tuple[str, ...], Rule("a list of at least one method", bool)]
+    seeds: Annotated[
+        tuple[int, ...],
+        Rule(
+            f"a list of at least one whole number from 0 to {SEEDS[-1]}",
+            lambda seeds: bool(seeds) and all(seed in SEEDS for seed in seeds),
+        ),
+    ]
     data: str

@@ -62,8 +62,9 @@ def run(
         for seed in plan.seeds:
             for method in plan.methods:
                 path = directory / "logs" / f"{method.name}.{seed}.jsonl"
-                if resume and _finished(path):
+                if resume and _finished(path, display):
                     display.skip(method.label, seed)
+                    shutil.rmtree(_checkpoint_directory(path), ignore_errors=True)
                     continue
                 if stop.asked:
                     raise Stopped(stop.asked, directory)
@@ -95,7 +96,7 @@ class Training:
         """Where this training's checkpoints are, and what they belong to."""
         header = self.header
         return Checkpoints(
-            self.path.parents[1] / "checkpoints" / self.path.stem,
+            _checkpoint_directory(self.path),
             identity={
                 "experiment": header["experiment"],
                 "method": header["method"]["name"],
@@ -121,9 +122,9 @@ class Training:
                 if event.errors is not None:
                     log.write({**identity, **event.evaluation()})
                 self.display.update(event)
-                if event.ended != FINISHED and (
-                    event.ended or self.stop.asked or time.monotonic() - saved > every
-                ):
+                due = event.ended or self.stop.asked or time.monotonic() - saved > every
+                new = found is None or event.steps  # A checkpoint is not replaced by its own copy.
+                if due and new and event.ended != FINISHED:
                     self.checkpoints.save(Checkpoint(event.position, log.mark, event.trained))
                     saved = time.monotonic()
                 if event.ended:
@@ -163,9 +164,18 @@ def _encoded(images: np.ndarray) -> str:
     return base64.b64encode(levels.tobytes()).decode("ascii")
 
 
-def _finished(path: Path) -> bool:
-    """Whether a log says that its training used up its budget."""
-    return path.exists() and read(path).end == FINISHED
+def _checkpoint_directory(log: Path) -> Path:
+    """Return where the checkpoints of the training with this log are."""
+    return log.parents[1] / "checkpoints" / log.stem
+
+
+def _finished(path: Path, display: Display) -> bool:
+    """Whether a log says that its training used up its budget; one that cannot be read says nothing."""
+    try:
+        return path.exists() and read(path).end == FINISHED
+    except UserError as problem:
+        display.tell(str(problem))
+        return False
 
 
 def prepare_directory(directory: Path, overwrite: bool) -> None:
@@ -182,6 +192,7 @@ def prepare_directory(directory: Path, overwrite: bool) -> None:
             shutil.rmtree(directory / leftover, ignore_errors=True)
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        os.utime(directory)  # Refused where nothing can be written: better now than after compiling.
     except OSError as problem:
         raise UserError(
             f"{directory}: expected a directory that can be written, found: {problem.strerror}"

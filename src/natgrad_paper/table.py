@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +20,7 @@ def summary(logs: list[RunLog]) -> Table:
     moment = equal_time(runs)
     seeds = sorted({log.header["seed"] for log in logs})
     table = Table(
-        title=f"{header['data']['name']}, preset {header['preset']}, "
+        title=f"{escape(header['data']['name'])}, preset {escape(header['preset'])}, "
         + (f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"),
         title_justify="left",
         caption="Squared error, summed over pixels: on the training set at the end, on the\n"

@@ -224,7 +224,7 @@ BAD = {
     ),
     "not a number": (plain(labels=np.full(124, np.nan)), "whole numbers 0 to 61, found nan at row 0"),
     "halves": (plain(labels=plain()["labels"] + 0.5), "whole numbers 0 to 61, found 61.5 at row 0"),
-    "texts": (plain(labels=np.array(["a"] * 124)), "labels: expected whole numbers 0 to 61, found"),
+    "texts": (plain(labels=np.array(["a"] * 124)), "labels: expected real numbers, found <U1"),
     "a class missing": (plain(labels=np.zeros(124, int)), "found no 1 (the character 1)"),
     "an empty picture": (plain(images=dim), "images: expected ink in every picture, found none in picture 5"),
 }

@@ -152,7 +152,7 @@ def test_another_format_is_refused(checkpoints):
     path.write_text(json.dumps({**manifest, "sha256": digest(manifest)}, indent=1))
     found, told = load(checkpoints)
     same(found, 5)
-    assert "format: expected 1, found 99" in told[0]
+    assert "format: expected 2, found 99" in told[0]
 
 
 def test_swapped_checkpoints_are_refused(checkpoints):

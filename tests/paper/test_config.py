@@ -60,7 +60,7 @@ MISTAKES = [
     (("model", "encoder"), 784, "model.encoder: expected a list of at least two whole numbers"),
     (("budget", "seconds"), 5.0, "budget.seconds: expected a limit in seconds or in iterations, found both"),
     (("budget", "first"), 99, "budget.first: expected at most the limit, 12, found 99"),
-    (("evaluation_chunk",), [1], "evaluation_chunk: expected a whole number, at least 1, found [1]"),
+    (("evaluation_chunk",), [1], "evaluation_chunk: expected a whole number from 1 to 100000, found [1]"),
 ]
 
 

@@ -109,7 +109,7 @@ def test_no_file_and_a_huge_one_are_refused_unread(tmp_path):
 
 
 def test_wanting_more_than_there_is():
-    with pytest.raises(UserError, match="11 training images wanted, the data has 10"):
+    with pytest.raises(UserError, match=r"training images: expected at least 11 \(data\.train\), found 10"):
         curves.generate(train=10, test=0).first(11, 0)
 
 

@@ -1,6 +1,7 @@
 """The page of a run: complete, closed in itself, the same for the same logs, and proof against what logs say."""
 
 import csv
+import json
 import re
 from html.parser import HTMLParser
 
@@ -231,16 +232,21 @@ def test_a_cut_log_is_reported(tmp_path):
 
 def test_steps_samples_and_resuming_are_read(tmp_path):
     path = tmp_path / "a.jsonl"
-    with log.Writer(path, {}) as stream:
+    clocks = {"training_seconds": 0, "evaluation_seconds": 0, "compile_seconds": 0}
+    with log.Writer(path, run_log().header) as stream:
         for n in (0, 5, 10):
-            stream.write({"record": "evaluation", "iteration": n})
+            stream.write({"record": "evaluation", "iteration": n, **clocks})
             stream.write({"record": "step", "iteration": n})
         stream.write({"record": "samples", "shape": [1]})
         stream.write({"record": "end", "reason": "interrupted"})
     assert log.read(path).end == "interrupted"
     assert log.read(path).samples["shape"] == [1]
     with path.open("a") as stream:
-        stream.write('{"record": "resumed", "iteration": 5}\n{"record": "evaluation", "iteration": 9}\n')
+        for record in (
+            {"record": "resumed", "iteration": 5},
+            {"record": "evaluation", "iteration": 9, **clocks},
+        ):
+            stream.write(json.dumps(record) + "\n")
     found = log.read(path)
     assert [record["iteration"] for record in found.evaluations] == [0, 5, 9]
     assert [record["iteration"] for record in found.steps] == [0, 5]

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import synthetic
 from rich.console import Console
 from synthetic import run_log
 
@@ -150,12 +151,7 @@ def printed(what):
 
 def test_packed_logs_are_read_and_bad_ones_named(tmp_path):
     for seed in (0, 1):
-        with log.Writer(tmp_path / "logs" / f"ngd.{seed}.jsonl", {"seed": seed}) as writer:
-            for iteration in range(50):
-                writer.write(
-                    {"record": "evaluation", "iteration": iteration, "squared_error": 1 / (1 + iteration)}
-                )
-            writer.write({"record": "end", "reason": "finished"})
+        synthetic.write([run_log(seed=seed, errors=[1 / (1 + k) for k in range(15)])], tmp_path)
     plain = log.read_all(tmp_path)
     for path in list((tmp_path / "logs").iterdir()):
         path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))

@@ -195,6 +195,11 @@ def test_a_log_cut_short_is_read_and_a_damaged_one_refused(directory, tmp_path):
         ("", "line 1: expected a header record"),
         ("\n".join(lines[1:]), "line 1: expected a header record"),
         ("\n".join([lines[0], "{", *lines[2:]]), "line 2: expected a JSON record"),
+        ("\n".join([lines[0], "3", *lines[2:]]), "line 2: expected a JSON record"),
+        ("\n".join([lines[0], "[" * 9999, *lines[2:]]), "line 2: expected a JSON record"),
+        (lines[0].replace('"seed": 0', '"seed": "0"'), "line 1: seed: expected a whole number, found 0"),
+        (lines[0].replace('"label"', '"lable"'), "line 1: method.label: expected a text, found None"),
+        (lines[0] + '\n{"record": "step"}', "line 2: iteration: expected a whole number, found None"),
         (json.dumps({"record": "header", "format": 99}), "format: expected 1, found 99"),
     ):
         cut.write_text(damaged)

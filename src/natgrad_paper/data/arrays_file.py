@@ -1,6 +1,12 @@
-"""Arrays in files: what a `.mat` or `.npz` file holds, learnt from its headers before anything large is loaded."""
+"""Arrays in files: what a `.mat` or `.npz` file holds, learnt from its headers before anything large is loaded.
 
+Nothing in a file is believed before it is checked: not how much it unpacks to, not the shapes it claims. Nothing
+is ever unpacked to the disk, so no name in an archive leads anywhere.
+"""
+
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +18,14 @@ import scipy.io
 from natgrad_paper.errors import FieldError, UserError
 
 Arrays = Mapping[str, Any]
+
+NUMBERS = frozenset(
+    {"double", "single", "logical", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+"""The kinds of arrays whose entries take eight bytes at most."""
+PIECE = 1 << 20
+"""Bytes unpacked at a time where they are only counted."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,14 @@ class ArrayFile:
             found = ", ".join(sorted(self.headers)) or "nothing"
             raise FieldError(self.where, field, expected, f"only {found}")
         return self.headers[field]
+
+    def numbers(self, field: str, shape: tuple[int, ...], expected: str | None = None) -> None:
+        """Make sure that a field says it holds real numbers, in this shape."""
+        header = self.header(field, expected or f"shape {shape}")
+        if header.shape != shape:
+            raise FieldError(self.where, field, expected or f"shape {shape}", f"shape {header.shape}")
+        if header.kind not in NUMBERS:
+            raise FieldError(self.where, field, "real numbers", header.kind)
 
     def count_images(self, field: str, side: int, counts: range, expected: str) -> int:
         """Return how many square uint8 pictures a field says it holds, if it says so and that is not too many."""
@@ -74,8 +96,13 @@ def open_arrays(path: Path, content: str, largest: int) -> ArrayFile:
         raise UserError(f"{where}: expected a file with {content}, found none")
     if path.stat().st_size > largest:
         raise FieldError(where, "size", f"at most {largest} bytes", path.stat().st_size)
+    packed = path.suffix == ".npz"
     try:
-        headers, load = _npz(path) if path.suffix == ".npz" else _mat(path)
+        if (_npz_size(path) if packed else _mat_size(path, largest)) > largest:
+            raise FieldError(where, "size", f"at most {largest} bytes, unpacked", "more")
+        headers, load = _npz(path) if packed else _mat(path)
+    except UserError:
+        raise
     except NotImplementedError:
         raise UserError(f"{path}: expected a MATLAB file of version 5 to 7, found 7.3 (HDF5)") from None
     except Exception as problem:  # scipy raises a dozen types on files that are not what they seem
@@ -88,6 +115,42 @@ def open_arrays(path: Path, content: str, largest: int) -> ArrayFile:
             raise _unreadable(path, content, problem) from None
 
     return ArrayFile(where, headers, guarded)
+
+
+def _mat_size(path: Path, largest: int) -> int:
+    """Return the bytes a MATLAB file of version 5 to 7 unpacks to, or something beyond `largest`: counted, not kept."""
+    total = 0
+    with path.open("rb") as stream:
+        ending = stream.read(128)[126:]
+        if ending not in (b"IM", b"MI"):  # Version 4, which packs nothing, or no such file: scipy will say.
+            return total
+        order = "<" if ending == b"IM" else ">"
+        while total <= largest and len(tag := stream.read(8)) == 8:
+            kind, size = struct.unpack(f"{order}II", tag)
+            if kind == 15:  # miCOMPRESSED
+                total += _unpacked(stream.read(min(size, largest)), largest)
+            else:
+                total += size
+                stream.seek(size, 1)
+    return total
+
+
+def _unpacked(packed: bytes, largest: int) -> int:
+    """Return how many bytes a zlib stream unpacks to, or something beyond `largest`."""
+    unpack, total = zlib.decompressobj(), 0
+    while packed and total <= largest:
+        total += len(unpack.decompress(packed, PIECE))
+        packed = unpack.unconsumed_tail
+    return total
+
+
+def _npz_size(path: Path) -> int:
+    """Return the bytes an archive says it unpacks to; zipfile reads no more of a member than that."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        if len(set(names)) < len(names) or not all(name.endswith(".npy") for name in names):
+            raise ValueError("expected members with different names that end in .npy")
+        return sum(member.file_size for member in archive.infolist())
 
 
 def _mat(path: Path) -> tuple[dict[str, Header], Callable[[list[str]], Arrays]]:
@@ -103,7 +166,7 @@ def _npz(path: Path) -> tuple[dict[str, Header], Callable[[list[str]], Arrays]]:
                 first = np.lib.format.read_magic(stream) == (1, 0)
                 read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
                 shape, _, kind = read(stream)
-                headers[entry.removesuffix(".npy")] = Header(shape, str(kind))
+                headers[entry.removesuffix(".npy")] = Header(shape, str(kind.newbyteorder("=")))
 
     def load(names: list[str]) -> Arrays:
         with np.load(path, allow_pickle=False) as archive:

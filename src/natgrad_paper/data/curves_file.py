@@ -1,12 +1,13 @@
 """The Curves data as a file: the original `digs3pts_1.mat`, or one that `natgrad data` wrote."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import scipy.io
 
-from natgrad_paper.data.arrays_file import open_arrays
+from natgrad_paper.data.arrays_file import ArrayFile, open_arrays
 from natgrad_paper.data.curves import SIDE, TEST, TRAIN
 from natgrad_paper.data.images import Images
 from natgrad_paper.errors import FieldError
@@ -14,6 +15,7 @@ from natgrad_paper.errors import FieldError
 ORIGINAL = "Curves (original)"
 PIXELS = SIDE * SIDE
 PARTS = {"bdata": TRAIN, "bdatatest": TEST}
+LONGEST_NAME = 60
 LARGEST_FILE = 1 << 30
 """Bytes. The original takes 188 MB as doubles, so a gigabyte is something else."""
 
@@ -36,8 +38,9 @@ def read(path: Path) -> Images:
         )
         if not fits:
             raise FieldError(where, part, f"shape ({rows}, {PIXELS})", str(tuple(shape)))
-    loaded = file.load(["name", *PARTS] if regenerated else list(PARTS))
-    name = str(np.asarray(loaded["name"]).ravel()[0]) if regenerated else ORIGINAL
+        file.numbers(part, shape)
+    name = _name(file) if regenerated else ORIGINAL
+    loaded = file.load(list(PARTS))
     return Images(name, *(_checked(where, part, loaded[part]) for part in PARTS))
 
 
@@ -56,6 +59,23 @@ def write(path: Path, images: Images) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _name(file: ArrayFile) -> str:
+    """Return the name that `write` gave, after checking that it is one: it goes into every figure."""
+    expected, header = f"a plain text of at most {LONGEST_NAME} letters", file.headers["name"]
+    if header.shape not in ((), (1,)) or header.kind not in (
+        "char",
+        *(f"<U{n}" for n in range(LONGEST_NAME + 1)),
+    ):
+        raise FieldError(file.where, "name", expected, f"shape {header.shape}, {header.kind}")
+    found = np.asarray(file.load(["name"])["name"]).ravel()
+    name = str(found[0]) if found.size else ""
+    if not re.fullmatch(rf"[\w ().,-]{{1,{LONGEST_NAME}}}", name):
+        raise FieldError(file.where, "name", expected, repr(name))
+    if name == ORIGINAL:
+        raise FieldError(file.where, "name", "another name than the original's", repr(name))
+    return name
 
 
 def _checked(where: str, part: str, values: object) -> np.ndarray:

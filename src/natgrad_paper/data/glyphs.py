@@ -85,6 +85,7 @@ def read(path: Path) -> Glyphs:
     # MATLAB has no arrays of one axis.
     if shape not in ((count,), (count, 1), (1, count)):
         raise FieldError(file.where, "labels", f"shape ({count},)", f"shape {shape}")
+    file.numbers("labels", shape)
     loaded = file.load(["images", "labels"])
     images, labels = (
         loaded["images"],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from natgrad_paper.errors import UserError
+from natgrad_paper.errors import FieldError
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,12 @@ class Images:
     train: np.ndarray
     test: np.ndarray
 
-    def first(self, train: int, test: int) -> "Images":
-        """Return the first `train` training and `test` test images."""
+    def first(self, train: int, test: int, where: str = "") -> "Images":
+        """Return the first `train` training and `test` test images; `where` names their source in errors."""
         for wanted, have, what in ((train, self.train, "training"), (test, self.test, "test")):
             if wanted > len(have):
-                raise UserError(f"{self.name}: {wanted} {what} images wanted, the data has {len(have)}")
+                expected = f"at least {wanted} (data.{what.removesuffix('ing')})"
+                raise FieldError(where or self.name, f"{what} images", expected, len(have))
         return Images(self.name, self.train[:train], self.test[:test])
 
     def sha256(self) -> str:

@@ -264,7 +264,7 @@ def prepare(config: Config, path: Path | None) -> Problem:
     if path is None:
         images = curves.generate(config.data.seed, config.data.train, config.data.test)
     else:
-        images = curves_file.read(path).first(config.data.train, config.data.test)
+        images = curves_file.read(path).first(config.data.train, config.data.test, str(path))
     model = Autoencoder(config.model.encoder)
     return Problem(
         model=model,

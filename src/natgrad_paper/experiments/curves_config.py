@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from natgrad_paper.config import Count, NonNegative, Positive, Rule, Unfit
+from natgrad_paper.config import Count, NonNegative, Positive, Rule, Size, Unfit
 from natgrad_paper.config import Whole as WholeNumber
 from natgrad_paper.data import curves
 from natgrad_paper.experiment import Budget
@@ -25,8 +25,10 @@ class Model:
     encoder: Annotated[
         tuple[int, ...],
         Rule(
-            "a list of at least two whole numbers that starts with 784",
-            lambda units: len(units) >= 2 and units[0] == 784 and min(units) >= 1,
+            "a list of at least two whole numbers up to 10000 that starts with 784",
+            lambda units: (
+                2 <= len(units) <= 100 and units[0] == 784 and 1 <= min(units) <= max(units) <= 10_000
+            ),
         ),
     ]
 
@@ -37,7 +39,7 @@ class Sgd:
 
     batch: Count
     rate: Positive
-    steps_per_call: Count = 20
+    steps_per_call: Size = 20
     """Steps in one call of the compiled loop, so that Python's overhead is not charged to short steps."""
 
 
@@ -48,7 +50,7 @@ class Minibatched:
     batch: Count
     metric_batch: Count
     rate: Positive
-    maxiter: Count
+    maxiter: Size
     """Solver iterations at most, as below."""
 
 
@@ -56,7 +58,7 @@ class Minibatched:
 class FullBatch:
     """Natural gradient in batch mode: gradient, metric and search on all cases."""
 
-    maxiter: Count
+    maxiter: Size
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Damping:
 class HessianFree:
     """Martens' Hessian-Free: gradient and search on all cases, curvature and ratio on a part of them."""
 
-    maxiter: Count
+    maxiter: Size
     part: Count
     damping: Positive = 45.0
 
@@ -88,7 +90,7 @@ class HessianFree:
 class Krylov:
     """Krylov Subspace Descent: gradient on all cases, curvature and search each on a part of them."""
 
-    size: Count
+    size: Size
     part: Count
 
 
@@ -99,7 +101,7 @@ class Tonga:
     batch: Count
     rate: Positive
     damping: Positive = 1.0
-    steps_per_call: Count = 20
+    steps_per_call: Size = 20
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Nesterov:
     rate: Positive
     momentum: Annotated[float, Rule("a number from 0 to 1, 1 excluded", lambda m: 0 <= m < 1)] = 0.999
     """Where the schedule of momentum ends."""
-    steps_per_call: Count = 20
+    steps_per_call: Size = 20
 
 
 @dataclass(frozen=True)
@@ -140,14 +142,14 @@ class Adam:
 
     batch: Count
     rate: Positive
-    steps_per_call: Count = 20
+    steps_per_call: Size = 20
 
 
 @dataclass(frozen=True)
 class Lbfgs:
     """L-BFGS in batch mode."""
 
-    memory: Count = 10
+    memory: Size = 10
 
 
 @dataclass(frozen=True)
@@ -169,15 +171,21 @@ class Config:
     nesterov: Nesterov
     adam: Adam
     lbfgs: Lbfgs = Lbfgs()
-    evaluation_chunk: Count = 1000
+    evaluation_chunk: Size = 1000
     """Cases evaluated at a time."""
 
     def __post_init__(self) -> None:
-        for section in ("sgd", "ngd", "kron", "tonga", "nesterov", "adam"):
-            if (batch := getattr(self, section).batch) > self.data.train:
-                raise Unfit(f"{section}.batch", f"at most data.train = {self.data.train}", batch)
-        if self.ngd.batch + self.ngd.metric_batch > self.data.train:
-            others = self.data.train - self.ngd.batch
+        cases = self.data.train
+        for section in ("sgd", "kron", "tonga", "nesterov", "adam"):
+            if (batch := getattr(self, section).batch) > cases:
+                raise Unfit(f"{section}.batch", f"at most data.train = {cases}", batch)
+        for section in ("hf", "ksd"):
+            if (part := getattr(self, section).part) > cases:
+                raise Unfit(f"{section}.part", f"at most data.train = {cases}", part)
+        if self.ngd.batch > cases // 2:  # A method searches on as many cases that the gradient does not see.
+            raise Unfit("ngd.batch", f"at most half of data.train = {cases}", self.ngd.batch)
+        if self.ngd.batch + self.ngd.metric_batch > cases:
+            others = cases - self.ngd.batch
             raise Unfit(
                 "ngd.metric_batch", f"at most the {others} cases the gradient leaves", self.ngd.metric_batch
             )

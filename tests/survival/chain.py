@@ -1,0 +1,181 @@
+"""One training in many processes, each killed: what it should have been, and whether it was."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from natgrad_paper import log
+
+VICTIM = Path(__file__).with_name("victim.py")
+ITERATIONS = 400
+NEVER, ALWAYS = 1e9, 0
+PATIENCE = 600
+"""Seconds: a process that does not get further in that time is stuck."""
+
+
+def environment(tmp_path):
+    """Return surroundings in which only the first process compiles."""
+    return {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    }
+
+
+class Nursery:
+    """Starts one process after another, each forked from one that has imported everything and begun nothing."""
+
+    def __init__(self, around):
+        self._parent = subprocess.Popen(
+            [sys.executable, VICTIM],
+            env=around,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def start(self, *words):
+        print(*words, file=self._parent.stdin, flush=True)
+        self._process, self.ended = int(self._line()), None
+
+    def alive(self):
+        if self.ended is None and select.select([self._parent.stdout], [], [], 0)[0]:
+            self.ended = int(self._line())
+        return self.ended is None
+
+    def kill(self):
+        """Kill the process with the signal it cannot see, if it still lives; return how it ended."""
+        if self.alive():
+            os.kill(self._process, signal.SIGKILL)
+        return self.wait(lambda: False)
+
+    def wait(self, happens):
+        """Wait until something happens, or the process ends; return how it ended, or None."""
+        deadline = time.monotonic() + PATIENCE
+        while self.alive() and not happens():
+            assert time.monotonic() < deadline, "stuck"
+            time.sleep(0.004)
+        return self.ended
+
+    def _line(self):
+        line = self._parent.stdout.readline()
+        assert line, "the parent of all is gone"
+        return line
+
+    def close(self):
+        self._parent.kill()
+        self._parent.communicate()
+
+
+@contextmanager
+def nursery(around):
+    found = Nursery(around)
+    try:
+        yield found
+    finally:
+        if getattr(found, "_process", None) and found.alive():
+            found.kill()
+        found.close()
+
+
+@dataclass
+class Chain:
+    """One training, killed again and again."""
+
+    directory: Path
+    method: str
+    nursery: Nursery
+    rng: np.random.Generator
+    reference: dict = field(default_factory=dict)
+    """The hash at each iteration of the run nobody killed."""
+    startup: float = 0.0
+    """Seconds a process took to its first step."""
+    kills: int = 0
+    in_a_write: int = 0
+    repeated: int = 0
+    """The most iterations that had to be done again after a kill."""
+
+    def start(self, every, directory=None):
+        self.nursery.start(directory or self.directory, self.method, ITERATIONS, every)
+
+    def finish(self, directory=None):
+        """Let a process run to its end, which must be a good one."""
+        self.start(NEVER, directory)
+        assert self.nursery.wait(lambda: False) == 0
+
+    def undisturbed(self, directory):
+        self.finish(directory)
+        self.reference = {iteration: digest for _, iteration, digest in trace(directory)}
+        assert sorted(self.reference) == list(range(ITERATIONS + 1))
+        return log.times_aside(only_log(directory))
+
+    def writing(self):
+        return any(self.directory.glob("checkpoints/*/.writing-*"))
+
+    def kill_once(self, in_a_write):
+        """Kill a process: during a write, or at any moment from its first breath on; return whether it lived."""
+        seen, began = len(trace(self.directory)), time.monotonic()
+        self.start(ALWAYS)
+        if in_a_write:
+            self.nursery.wait(lambda: len(trace(self.directory)) > seen)
+            self.startup = time.monotonic() - began
+            steps = seen + int(self.rng.integers(1, 4))
+            self.nursery.wait(lambda: len(trace(self.directory)) >= steps)
+            self.nursery.wait(self.writing)
+            time.sleep(self.rng.uniform(0, 0.1))
+        else:
+            self.nursery.wait(lambda: (self.directory / "run.json").exists())
+            moment = time.monotonic() + self.rng.uniform(0, self.startup + 1)
+            self.nursery.wait(lambda: time.monotonic() > moment)
+        if self.nursery.kill() != -signal.SIGKILL:
+            assert self.nursery.ended == 0
+            return False
+        self.kills += 1
+        self.in_a_write += self.writing()
+        return True
+
+    def check(self):
+        """Every step of every process is one of the run nobody killed, and none goes far back."""
+        by_process = {}
+        for process, iteration, digest in trace(self.directory):
+            assert digest == self.reference[iteration], (self.method, process, iteration)
+            by_process.setdefault(process, []).append(iteration)
+        last = None
+        for iterations in by_process.values():
+            assert iterations == list(range(iterations[0], iterations[-1] + 1))
+            if last is not None:
+                self.repeated = max(self.repeated, last - iterations[0])
+            last = iterations[-1]
+        # What was being written when the kill came is lost: one interval, here one step.
+        assert self.repeated <= 1
+
+    def __str__(self):
+        return (
+            f"{self.method}: {self.kills} kills, {self.in_a_write} of them during a checkpoint write, 0 lost runs, "
+            f"{self.kills} bit-identical resumes, at most {self.repeated} steps repeated"
+        )
+
+
+def trace(directory):
+    """Return (process, iteration, hash) of every step noted; a last line cut short is left out."""
+    try:
+        text = (directory / "trace").read_text()
+    except FileNotFoundError:
+        return []
+    lines = (line.split() for line in text.split("\n")[:-1])
+    return [(int(process), int(iteration), digest) for process, iteration, digest in lines]
+
+
+def only_log(directory):
+    (path,) = (directory / "logs").iterdir()
+    return log.read(path)

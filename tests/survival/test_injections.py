@@ -1,0 +1,138 @@
+"""A NaN or an infinity in any batch of any method of the benchmark: never accepted; ten in a row end the run."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from saved import bits
+from typer.testing import CliRunner
+
+import natgrad as ng
+from natgrad_paper import cache, cli, config, experiments, log
+
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
+CURVES = experiments.load("curves")
+METHODS = {method.name: method for method in CURVES.methods}
+CHANGES = (
+    "data.train=24", "data.test=0", "model.encoder=[784, 3]", "evaluation_chunk=24", "sgd.batch=6", "ngd.batch=6",
+    "ngd.metric_batch=6", "hf.part=6", "hf.maxiter=4", "ksd.part=6", "ksd.size=3", "full.maxiter=4", "ngd.maxiter=4",
+    "tonga.batch=6", "nesterov.batch=6", "adam.batch=6", "lbfgs.memory=3",
+)  # fmt: skip
+VALUES = (np.nan, np.inf, -np.inf)
+
+
+@pytest.fixture(scope="module")
+def settings():
+    return config.load(CURVES.config, CURVES.presets()["smoke"], CHANGES)
+
+
+@pytest.fixture(scope="module")
+def problem(settings):
+    return CURVES.prepare(settings, None)
+
+
+@pytest.fixture(autouse=True)
+def as_a_run_has_it():
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+class Injected:
+    """A method before its second step, with each of its batches in arrays of its own."""
+
+    def __init__(self, method, problem, settings):
+        self.optimizer = method.optimizer(problem, settings)
+        batches = method.batches(settings)
+        drawn = batches.draw(len(problem.train[0]), 0, 0, 1)
+        rows = {part: indices[0] for part, indices in drawn.items()}
+        self.batches = jax.tree.map(np.array, batches.arguments(*map(jnp.asarray, problem.train), rows))
+        self.run = self._step if method.on_host else jax.jit(self._step)
+        params = problem.init(0)
+        self.params, self.state, info = self.run(params, self.optimizer.init(params), self.batches)
+        assert info.accepted
+
+    def _step(self, params, state, batches):
+        batches = dict(batches)
+        return self.optimizer.step(params, state, batches.pop("batch"), **batches)
+
+    def places(self):
+        """Return (batch, which of its arrays): inputs and targets of each, the metric's inputs alone."""
+        for name, arrays in self.batches.items():
+            yield from ((name, part) for part in (range(2) if isinstance(arrays, tuple) else (None,)))
+
+    def refused(self, name, part, value, rng):
+        """Take a step with one bad number; whether it was refused, to the bit, and said why."""
+        batches = dict(self.batches)
+        arrays = batches[name]
+        bad = (arrays if part is None else arrays[part]).copy()
+        bad[tuple(rng.integers(bad.shape))] = value
+        batches[name] = bad if part is None else tuple(bad if k == part else a for k, a in enumerate(arrays))
+        params, state, info = self.run(self.params, self.state, batches)
+        # L-BFGS keeps an infinity in its own state before it has searched: not ours to judge.
+        floats = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        finite = not isinstance(self.optimizer, ng.Optimizer) or all(
+            np.isfinite(leaf).all() for leaf in floats
+        )
+        raised = getattr(self.optimizer, "damping", None) is None or (
+            state.damping > self.state.damping
+            if self.optimizer.damping.needs_ratio
+            else state.damping == self.state.damping
+        )
+        named = "nonfinite" in ng.Outcome.name_of(info.reason)
+        return not info.accepted and bits(params) == bits(self.params) and finite and bool(raised) and named
+
+
+def inject(method, problem, settings, places):
+    injected = Injected(METHODS[method], problem, settings)
+    rng = np.random.default_rng(0)
+    total = accepted = 0
+    for name, part in injected.places():
+        for value in VALUES:
+            for _ in range(places):
+                total += 1
+                accepted += not injected.refused(name, part, value, rng)
+    batches = ", ".join(injected.batches)
+    print(f"{method}: {total} injections into {batches}: {accepted} accepted")
+    assert accepted == 0
+
+
+@pytest.mark.parametrize("method", ["ngd-search-fresh", "nesterov", "lbfgs"])
+def test_a_sample_of_bad_numbers_is_refused(method, problem, settings):
+    inject(method, problem, settings, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_a_bad_number_in_any_batch_is_refused(method, problem, settings):
+    inject(method, problem, settings, 20)
+
+
+def test_ten_in_a_row_end_the_run_with_a_checkpoint_and_a_sentence(monkeypatch, tmp_path, problem):
+    """And when the data are good again, the run goes on from there."""
+
+    def spoiled(settings, path):
+        inputs, targets = problem.train
+        return replace(problem, train=(inputs, np.full_like(targets, np.nan)))
+
+    monkeypatch.setattr(cache, "enable", lambda: None)
+    out = tmp_path / "out"
+    command = ["run", "curves", "--methods", "sgd", "--out", str(out)]
+    options = [*(word for change in CHANGES for word in ("--set", change)), "--set", "budget.iterations=40"]
+    with monkeypatch.context() as patch:
+        patch.setattr(experiments, "load", lambda name: replace(CURVES, prepare=spoiled))
+        result = CliRunner().invoke(cli.app, [*command, "--preset", "smoke", *options])
+    assert result.exit_code == 1, result.output
+    assert "natgrad: SGD, seed 0: 12 steps in a row refused: nonfinite gradient\n" in result.output
+    assert [path.name for path in (out / "checkpoints" / "sgd.0").iterdir()] == ["000000012"]
+    assert log.read(out / "logs" / "sgd.0.jsonl").end == "12 steps in a row refused: nonfinite gradient"
+    with monkeypatch.context() as patch:
+        patch.setattr(experiments, "load", lambda name: replace(CURVES, prepare=lambda *_: problem))
+        result = CliRunner().invoke(cli.app, [*command, "--resume"])
+    assert result.exit_code == 0, result.output
+    found = log.read(out / "logs" / "sgd.0.jsonl")
+    assert found.end == "finished"
+    assert found.evaluations[-1]["refused"] == 12
+    assert found.evaluations[-1]["iteration"] == 40

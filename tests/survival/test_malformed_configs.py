@@ -1,0 +1,268 @@
+"""Mistyped settings: exit code 2 and one line with file, field, expected and found; nothing is left behind."""
+
+import copy
+import dataclasses
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import tomllib
+import typing
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from natgrad_paper import cli, config, experiments
+
+SECONDS = 5.0
+"""Of the processor: a busy machine may take longer."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mistake: what stands in the file (or how it comes to be one), and what the line must name."""
+
+    experiment: str
+    content: object
+    """A table, text, bytes, or a function that makes something at a path."""
+    names: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    file: str = "mine.toml"
+
+
+def toml(table, prefix=""):
+    """Return a table as TOML; NaN and infinities as TOML writes them."""
+    lines, rest = [], []
+    for name, value in table.items():
+        key = json.dumps(name)
+        if isinstance(value, dict):
+            rest.append(f"[{prefix}{key}]\n{toml(value, f'{prefix}{key}.')}")
+        else:
+            lines.append(f"{key} = {value if isinstance(value, float) else json.dumps(value)}\n")
+    return "".join(lines + rest)
+
+
+def leaves(kind, table, prefix=()):
+    """Return (place, type, whether it must be there) of every field that a preset sets or could leave out."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for entry in dataclasses.fields(kind):
+        place = (*prefix, entry.name)
+        needed = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+        yield place, hints[entry.name], needed
+        if dataclasses.is_dataclass(hints[entry.name]) and entry.name in table:
+            yield from leaves(hints[entry.name], table[entry.name], place)
+
+
+def changed(table, place, value=None, name=None):
+    """Return the table with a field set, or removed, or under another name."""
+    new = copy.deepcopy(table)
+    inner = new
+    for part in place[:-1]:
+        inner = inner.setdefault(part, {})
+    old = inner.pop(place[-1], None)
+    if name is not None:
+        inner[name] = old if old is not None else 1
+    elif value is not None:
+        inner[place[-1]] = value
+    return new
+
+
+WRONG = {
+    int: [-1, 2.5, float("nan"), True, "three", [1], {"a": 1}, -(10**30), ""],
+    float: [-1, float("nan"), float("inf"), False, "fast", [0.1], {"a": 1}, 10**400, "0.1"],
+    str: [3, True, 0.5, ["cg"], {"a": 1}, "nonesuch", ""],
+    tuple: [784, "784", [], {"a": 1}, [True], [1.5], [-784], ["784"], [[784]], True],
+}
+
+
+def generated(name):
+    """Return the mistakes that follow from an experiment's own fields."""
+    experiment = experiments.load(name)
+    table = tomllib.loads(experiment.presets()["smoke"].read_text())
+    for place, hint, needed in leaves(experiment.config, table):
+        dotted = ".".join(place)
+        yield Case(name, changed(table, place, name=f"{place[-1]}x"), (f"{dotted}x: expected '{place[-1]}'",))
+        if needed:
+            yield Case(name, changed(table, place), (f"{dotted}: expected", "found nothing"))
+        if dataclasses.is_dataclass(hint):
+            for value in (3, "text", [1], True):
+                yield Case(name, changed(table, place, value), (f"{dotted}: expected a table of fields",))
+            continue
+        kind, _ = config._unwrap(hint)
+        origin = typing.get_origin(kind)
+        for value in WRONG[tuple if origin is tuple else str if origin is typing.Literal else kind]:
+            if kind is str and isinstance(value, str):
+                continue  # a text is what it should be
+            yield Case(name, changed(table, place, value), (f"{dotted}: expected", "found"))
+
+
+def curves_by_hand():
+    """Return mistakes that only the author of Curves can know: what fits together, and what fits in memory."""
+    table = tomllib.loads(experiments.load("curves").presets()["smoke"].read_text())
+    huge = 10_000_000_000
+    for place, value, words in (
+        ("data.train", 20_001, "from 2 to 20000, found 20001"), ("data.train", 1, "found 1"),
+        ("data.test", 10_001, "from 0 to 10000, found 10001"), ("data.seed", 1 << 32, "found 4294967296"),
+        ("sgd.batch", 201, "at most data.train = 200, found 201"), ("adam.batch", 201, "at most data.train"),
+        ("nesterov.batch", huge, "at most data.train"), ("tonga.batch", 300, "at most data.train"),
+        ("ngd.batch", 101, "at most half of data.train = 200, found 101"),
+        ("ngd.metric_batch", 151, "at most the 150 cases"), ("hf.part", 201, "at most data.train"),
+        ("ksd.part", huge, "at most data.train"), ("nesterov.momentum", 1, "1 excluded, found 1"),
+        ("model.encoder", [784], "at least two"), ("model.encoder", [783, 10], "starts with 784"),
+        ("model.encoder", [784, huge], "up to 10000"), ("model.encoder", [784, 0], "found [784, 0]"),
+        ("model.encoder", [784] * 101, "at least two"), ("ksd.size", huge, "from 1 to 100000"),
+        ("hf.maxiter", huge, "from 1 to 100000"), ("full.maxiter", huge, "from 1 to 100000"),
+        ("lbfgs.memory", huge, "from 1 to 100000"), ("sgd.steps_per_call", huge, "from 1 to 100000"),
+        ("budget.evaluations", huge, "from 1 to 100000"), ("evaluation_chunk", huge, "from 1 to 100000"),
+        ("budget.seconds", 3.0, "in seconds or in iterations, found both"),
+        ("budget.first", 13, "at most the limit, 12, found 13"), ("solver.name", "CG", "'cg', 'minres-qlp', found CG"),
+        ("damping.reduction", "cubic", "'linear', 'quadratic', found cubic"),
+    ):  # fmt: skip
+        yield Case("curves", changed(table, place.split("."), value), (f"{place}: expected", words))
+    without = changed(table, ("budget", "iterations"))
+    yield Case("curves", without, ("budget.seconds: expected a limit", "found neither"))
+    escape = changed(table, ("solver", "name"), "\x1b[2Jcg\r\n")
+    yield Case("curves", escape, ("solver.name: expected", "found �[2Jcg"))
+
+
+def files(name):
+    """Return files that are no settings, or no files."""
+    good = experiments.load(name).presets()["smoke"].read_text()
+    readable = "expected a readable TOML file, found none"
+    for content, words in (
+        ("", "expected"), ("= 3", "expected TOML"), ("[data", "expected TOML"), ("[data]\n[data]\n", "expected TOML"),
+        ("a = 1\na = 2", "expected TOML"), ("x" * 99, "expected TOML"), (good + "\x00", "expected TOML"),
+        (good + "\n[", "expected TOML"), (good.replace("]", ")", 1), "expected TOML"), ('a = "', "expected TOML"),
+        ("a = " + "[" * 100_000, "expected TOML"), ("a = " + "9" * 5000, "expected TOML"),
+        ("a = 2026-99-99", "expected TOML"),
+        (good.encode("utf-16"), readable), (b"\xff\xfe\x00", readable), (b"\x89PNG\r\n\x1a\n" * 50, readable),
+        ("#" * (2 << 20), readable), (lambda path: path.mkdir(), readable), (lambda path: None, readable),
+        (lambda path: path.symlink_to(path), readable), (lambda path: path.symlink_to("/dev/zero"), readable),
+        (os.mkfifo, readable), (lambda path: hole(path, 10 << 30), readable),
+        (json.dumps({"data": {}}), "expected TOML"), ("\ufeff" + good, "expected TOML"),
+    ):  # fmt: skip
+        yield Case(name, content, (words,))
+
+
+def hole(path, size):
+    with path.open("wb") as stream:
+        stream.truncate(size)  # takes no space
+
+
+def overrides(name):
+    good = experiments.load(name).presets()["smoke"].read_text()
+    for word in (
+        "budget.iterations",
+        "=3",
+        "a b=1",
+        'budget="',
+        "budget=1",
+        "budgett.iterations=3",
+        "x=" + "[" * 9999,
+    ):
+        yield Case(name, good, (word.split("=")[0].split(".")[0], "expected", "found"), ("--set", word))
+    for word in ("-1", "one", "1.5", "0", "1001", "1,-2", "4294967296,", "9" * 99 + ",", ",", "0x1"):
+        yield Case(name, good, ("--seeds: expected", "found"), ("--seeds", word))
+    for word in ("nonesuch", "sgd;ngd", "SGD,ngd,,x"):
+        yield Case(name, good, ("--methods: expected", "found"), ("--methods", word))
+
+
+def requests():
+    """Return `run.json` files from which no run can go on."""
+    good = {
+        "experiment": "curves", "preset": "smoke", "methods": ["sgd"], "seeds": [0], "data": "",
+        "config": tomllib.loads(experiments.load("curves").presets()["smoke"].read_text()),
+    }  # fmt: skip
+    for field, value, words in (
+        ("experiment", "order!", "expected a run of curves, found one of order!"),
+        ("experiment", 3, "experiment: expected"),
+        ("methods", ["sdg"], "run.json: methods: expected 'sgd', found 'sdg'"), ("methods", [], "methods: expected"),
+        ("methods", [3], "methods: expected"), ("methods", "sgd", "methods: expected"),
+        ("seeds", [-1], "seeds: expected"),
+        ("seeds", [1 << 40], "seeds: expected"), ("seeds", [], "seeds: expected"), ("seeds", [0.5], "seeds: expected"),
+        ("seeds", 0, "seeds: expected"), ("data", None, "data: expected a text"),
+        ("data", "/nonesuch", "/nonesuch: expected"),
+        ("config", [], "config: expected a table"), ("config", {}, "data: expected"),
+        ("config", None, "config: expected"),
+        ("config", {**good["config"], "sgd": 3}, "sgd: expected a table"), ("preset", 3, "preset: expected a text"),
+        ("more", 1, "more: expected"),
+    ):  # fmt: skip
+        yield Case("curves", json.dumps({**good, field: value}), (words,), ("--resume",), "run.json")
+    for field in good:
+        rest = json.dumps({name: value for name, value in good.items() if name != field})
+        yield Case("curves", rest, (f"{field}: expected", "found nothing"), ("--resume",), "run.json")
+    for text in ("", "{", "3", "null", "[]", "[" * 100_000, '{"config": ' + "9" * 5000 + "}", b"\xff"):
+        yield Case("curves", text, ("run.json: ", "expected", "found"), ("--resume",), "run.json")
+
+
+CASES = [case for name in experiments.names() for case in (*generated(name), *files(name), *overrides(name))]
+CASES += [*curves_by_hand(), *requests()]
+
+
+def prepare(case, directory):
+    """Write the case's file; return it and the command's arguments."""
+    directory.mkdir()
+    path = directory / case.file
+    if callable(case.content):
+        case.content(path)
+    elif isinstance(case.content, bytes):
+        path.write_bytes(case.content)
+    else:
+        path.write_text(toml(case.content) if isinstance(case.content, dict) else case.content)
+    out = directory if case.file == "run.json" else directory / "out"
+    source = [] if case.file == "run.json" else ["--preset", str(path)]
+    return path, ["run", case.experiment, *source, "--out", str(out), *case.arguments]
+
+
+def check(case, directory, code, output, path):
+    """Whether the end was as promised: the code, the line, nothing left behind."""
+    named = () if case.arguments and case.file != "run.json" else (str(path),)
+    if case.names[0].startswith(("/", "expected a run of")):
+        named = ()  # another file, or the directory, is named
+    left = sorted(entry.name for entry in directory.iterdir() if entry != path)
+    assert code == 2, (case, code, output)
+    assert output.count("\n") == 1, (case, output)
+    assert output.startswith("natgrad: "), (case, output)
+    assert all(word in output for word in (*named, *case.names)), (case, output)
+    assert "Traceback" not in output
+    assert left == [], (case, left)
+
+
+def refuse(tmp_path, cases):
+    longest = 0.0
+    for number, case in enumerate(cases):
+        path, arguments = prepare(case, tmp_path / str(number))
+        began = time.process_time()
+        result = CliRunner().invoke(cli.app, arguments)
+        longest = max(longest, time.process_time() - began)
+        check(case, path.parent, result.exit_code, result.output, path)
+    assert longest < SECONDS
+    return longest
+
+
+def test_a_sample_is_one_line_each(tmp_path):
+    chosen = np.random.default_rng(0).choice(len(CASES), 80, replace=False)
+    refuse(tmp_path, [CASES[number] for number in chosen])
+
+
+@pytest.mark.long
+def test_all_are_one_line_each(tmp_path):
+    longest = refuse(tmp_path, CASES)
+    print(f"{len(CASES)} malformed configs, {len(CASES)} refused in one line, the slowest in {longest:.2f} s")
+    assert len(CASES) >= 100
+
+
+@pytest.mark.parametrize("number", [0, len(CASES) // 2])
+def test_the_command_itself(tmp_path, number):
+    path, arguments = prepare(CASES[number], tmp_path / "case")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = subprocess.run(
+        [sys.executable, "-m", "natgrad_paper", *arguments], capture_output=True, text=True, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    check(CASES[number], path.parent, result.returncode, result.stderr, path)
+    assert after.ru_utime - before.ru_utime < SECONDS

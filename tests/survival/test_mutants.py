@@ -1,0 +1,126 @@
+"""Would the tests notice? Errors of sign, index and constant, seeded, each against the tests that mirror its file."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mutants import count, mutant
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "src" / "natgrad"
+SECONDS = 40
+"""Of the processor."""
+SEED = int(os.environ.get("NATGRAD_MUTANTS_SEED", "0"))
+PARTS = {
+    "likelihood": {"likelihood.py": ["test_likelihood.py"]},
+    "metric": {"metric.py": ["test_metric.py"], "operator.py": ["test_metric.py"]},
+    "solve": {"solve": ["solve"]},
+    "directions": {
+        "directions/natural.py": ["test_step.py", "methods"],
+        "directions/conjugate.py": ["methods/test_conjugate.py"],
+        "directions/krylov.py": ["methods/test_krylov.py"],
+        "directions/tonga.py": ["methods/test_tonga.py"],
+    },
+    "search": {
+        "search/line.py": ["test_search.py"],
+        "search/base.py": ["test_search.py", "methods/test_conjugate.py"],
+        "search/cobyla.py": ["test_search.py", "methods/test_conjugate.py"],
+        "search/subspace.py": ["methods/test_krylov.py"],
+        "search/backtrack.py": ["methods/test_hessian_free.py"],
+    },
+    "damping": {"damping.py": ["test_damping.py", "methods/test_calibration.py"]},
+}
+"""The tests that mirror each file; a directory is all files in it."""
+COUNTS = {"likelihood": 8, "metric": 8, "solve": 10, "directions": 8, "search": 8, "damping": 8}
+
+
+def drawn(part, wanted):
+    """Return errors of a part, and the tests each is up against."""
+    found = [
+        (path, number, tests)
+        for name, tests in PARTS[part].items()
+        for path in sorted((LIBRARY / name).glob("*.py") if (LIBRARY / name).is_dir() else [LIBRARY / name])
+        if path.name not in ("__init__.py", "lineax_adapter.py")
+        for number in range(count(path))
+    ]
+    chosen = np.random.default_rng([SEED, *part.encode()]).choice(len(found), wanted, replace=False)
+    return [(mutant(path, number), tests) for path, number, tests in (found[choice] for choice in chosen)]
+
+
+class Trial:
+    """A copy of the library in which an error can be made."""
+
+    def __init__(self, directory):
+        self.library = directory / "src" / "natgrad"
+        shutil.copytree(LIBRARY, self.library, ignore=shutil.ignore_patterns("__pycache__"))
+        outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        self.environment = {
+            **outer,
+            "PYTHONPATH": os.pathsep.join([str(self.library.parent), str(ROOT / "src")]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "JAX_COMPILATION_CACHE_DIR": str(directory / "cache"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
+        }
+
+    def run(self, tests, limit=None):
+        """Return how the tests ended: "passed", "failed", or "late" where the limit came first."""
+        paths = [str(ROOT / "tests" / name) for name in tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not long", *paths]
+        if limit is not None:
+            command = ["sh", "-c", f'ulimit -t {limit}; exec "$@"', "sh", *command]
+        result = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, check=False)
+        return "late" if result.returncode < 0 else "failed" if result.returncode else "passed"
+
+    def outcome(self, wrong, tests):
+        path = self.library / wrong.path.relative_to(LIBRARY)
+        path.write_text(wrong.source)
+        try:
+            return self.run(tests, SECONDS)
+        finally:
+            path.write_text(wrong.path.read_text())
+
+
+def hunt(part, wanted, directory):
+    """Return how many of a part's errors were caught, having said which were not."""
+    trial = Trial(directory)
+    chosen = drawn(part, wanted)
+    for tests in sorted({tuple(tests) for _, tests in chosen}):
+        assert trial.run(tests) == "passed", f"{tests}: expected to pass where there is no error"
+    caught = 0
+    for wrong, tests in chosen:
+        began = time.monotonic()
+        outcome = trial.outcome(wrong, tests)
+        caught += outcome == "failed"
+        print(
+            f"{'caught' if outcome == 'failed' else outcome}: {wrong} ({time.monotonic() - began:.0f} s)",
+            flush=True,
+        )
+    print(f"{part}: {caught} of {wanted} errors caught")
+    return caught
+
+
+def test_a_sample_of_errors_is_caught(tmp_path):
+    assert hunt("damping", 2, tmp_path) == 2
+
+
+@pytest.mark.long
+def test_fifty_errors(tmp_path):
+    caught = {part: hunt(part, wanted, tmp_path / part) for part, wanted in COUNTS.items()}
+    print(f"{sum(caught.values())} of {sum(COUNTS.values())} errors caught: {caught}")
+    assert sum(COUNTS.values()) == 50
+    assert sum(caught.values()) >= 48
+
+
+def test_errors_are_real_and_of_every_kind():
+    chosen = [each for part, wanted in COUNTS.items() for each in drawn(part, wanted)]
+    assert {wrong.kind for wrong, _ in chosen} == {"sign", "index", "constant"}
+    for wrong, tests in chosen:
+        assert ast.dump(ast.parse(wrong.source)) != ast.dump(ast.parse(wrong.path.read_text())), wrong
+        assert all((ROOT / "tests" / name).exists() for name in tests)
