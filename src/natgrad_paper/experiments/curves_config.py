@@ -129,12 +129,10 @@ class Lbfgs:
     memory: Count = 10
 
 
-@dataclass(frozen=True)
-class Config:
-    """All of the experiment's numbers."""
+@dataclass(frozen=True, kw_only=True)
+class Competition:
+    """The numbers of the methods, and of how they compete."""
 
-    data: Data
-    model: Model
     budget: Budget
     solver: Solver
     damping: Damping
@@ -150,12 +148,24 @@ class Config:
     evaluation_chunk: Count = 1000
     """Cases evaluated at a time."""
 
-    def __post_init__(self) -> None:
+    def fits(self, cases: int) -> None:
+        """Refuse batches that so many training cases cannot fill."""
         for section in ("sgd", "ngd", "tonga", "nesterov", "adam"):
-            if (batch := getattr(self, section).batch) > self.data.train:
-                raise Unfit(f"{section}.batch", f"at most data.train = {self.data.train}", batch)
-        if self.ngd.batch + self.ngd.metric_batch > self.data.train:
-            others = self.data.train - self.ngd.batch
+            if (batch := getattr(self, section).batch) > cases:
+                raise Unfit(f"{section}.batch", f"at most data.train = {cases}", batch)
+        others = cases - self.ngd.batch
+        if self.ngd.metric_batch > others:
             raise Unfit(
                 "ngd.metric_batch", f"at most the {others} cases the gradient leaves", self.ngd.metric_batch
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Competition):
+    """All of the experiment's numbers."""
+
+    data: Data
+    model: Model
+
+    def __post_init__(self) -> None:
+        self.fits(self.data.train)
