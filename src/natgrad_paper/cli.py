@@ -43,6 +43,12 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 [bold]natgrad run curves --preset paper --data digs3pts_1.mat[/bold]  (the original data)
 
 [bold]natgrad run curves --out runs/curves-small --resume --seeds 5[/bold]  (go on, and to five seeds)
+
+[bold]natgrad run unlabelled --seeds 5[/bold]  (figure 1, on drawn faces)
+
+[bold]natgrad run unlabelled --data TFD_48x48.mat --set data.fold=4[/bold]  (on photographs, in that file's format)
+
+[bold]natgrad run autoencoder --data mnist/[/bold]  (MNIST, from its idx files; a file of faces with --preset faces)
 """
 
 Thing = TypeVar("Thing")

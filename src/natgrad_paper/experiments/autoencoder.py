@@ -1,7 +1,8 @@
 """The autoencoders on which the field reports Hessian-Free, K-FAC and momentum: the methods of Curves on other data.
 
 MNIST, from a directory with its idx files: 784-1000-500-250-30 and back, Bernoulli outputs. Faces, from a file in the
-format of `TFD_48x48.mat`: half its resolution, 576-2000-1000-500-30 and back with the `faces` presets, Gaussian outputs.
+format of `TFD_48x48.mat`, at half its resolution: 576-2000-1000-500-30 and back with the preset `faces`, Gaussian
+outputs.
 """
 
 from dataclasses import dataclass
