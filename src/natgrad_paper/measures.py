@@ -144,6 +144,11 @@ class View:
         return self.panels[0].measure
 
     @property
+    def shared(self) -> bool:
+        """Whether all panels show the same error, and can share its axis."""
+        return len({panel.measure for panel in self.panels}) == 1
+
+    @property
     def axes(self) -> tuple[str, ...]:
         """The axes of the panels."""
         return tuple(dict.fromkeys(panel.axis for panel in self.panels))

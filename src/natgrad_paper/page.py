@@ -147,10 +147,10 @@ def _figure(found: Report) -> Markup:
         scales = "both logarithmic" if panel.measure.scale.name == "log" else "that axis logarithmic"
         words = f"{against}, {scales}, one line a method; the numbers are in the table of results and in results.csv"
         drawn.append(Markup(drawing.inline(figure, f"f{k}", words)))
-        described.append(against)
+        described.append(against[0].upper() + against[1:])
     several = len({log.header["seed"] for log in found.logs}) > 1
     caption = (
-        f"{'; '.join(described)}. ".capitalize()
+        f"{'; '.join(described)}. "
         + (
             "Training time excludes compiling and evaluating. "
             if "training_seconds" in found.view.axes

@@ -42,17 +42,16 @@ def draw(logs: list[RunLog], groups: Titled = (), view: View = RECONSTRUCTION) -
     parts = grouped(by_method(logs), groups)
     with matplotlib.rc_context(STYLE):
         figure = blank(12, 5.6)
-        shared = len({panel.measure for panel in view.panels}) == 1
-        axes = figure.subplots(1, len(view.panels), sharey=shared, squeeze=False)[0]
+        axes = figure.subplots(1, len(view.panels), sharey=view.shared, squeeze=False)[0]
         for k, (panel, place) in enumerate(zip(view.panels, axes, strict=True)):
             draw_panel(place, parts, panel)
-            if k == 0 or not shared:
+            if k == 0 or not view.shared:
                 place.set_ylabel(panel.measure.title)
         figure.suptitle(title(logs), x=0.065, y=0.965, ha="left", fontsize=12.5, fontweight="bold")
         figure.text(
             0.065, 0.025, small_print(logs, parts), fontsize=7, color=SOFT, va="bottom", linespacing=1.5
         )
-        space = 0.06 if shared else 0.18
+        space = 0.06 if view.shared else 0.18
         figure.subplots_adjust(left=0.065, right=0.845, top=0.9, bottom=0.235, wspace=space)
         label_ends(axes[-1], parts, view.panels[-1])
     return figure
@@ -63,11 +62,10 @@ def panels(
 ) -> list[tuple[Panel, Figure]]:
     """Return the panels as figures of their own, for pages on which one may stand below the other."""
     parts = grouped(by_method(logs), groups)
-    shared = len({panel.measure for panel in view.panels}) == 1
     figures = []
     with matplotlib.rc_context(STYLE):
         for k, panel in enumerate(view.panels):
-            last, titled = panel == view.panels[-1], k == 0 or not shared
+            last, titled = panel == view.panels[-1], k == 0 or not view.shared
             # In inches: room for a title on the left, and for the methods' names on the right of the last panel.
             left, plot, right = (0.73 if titled else 0.55), (3.8 if last else 4.2), (1.75 if last else 0.07)
             width = left + plot + right

@@ -39,7 +39,7 @@ METHODS = (
         about="gradient and metric on the same minibatch",
     ),
     Method(
-        "other", "other training samples", "#0072B2", ngd,
+        "other", "other samples", "#0072B2", ngd,
         lambda c: Batches(Minibatch(c.ngd.batch), Others(c.ngd.metric_batch)),
         about="metric on training cases that the gradient does not see in this step",
     ),
@@ -49,12 +49,12 @@ METHODS = (
         about="metric on unlabelled faces",
     ),
     Method(
-        "other-equal", "other training, equal size", "#56B4E9", ngd,
+        "other-equal", "other (equal)", "#56B4E9", ngd,
         lambda c: Batches(Minibatch(c.ngd.batch), Others(c.ngd.batch)),
         about="the control: as many other training cases as the gradient has",
     ),
     Method(
-        "unlabelled-equal", "unlabelled, equal size", "#E69F00", ngd,
+        "unlabelled-equal", "unlabelled (equal)", "#E69F00", ngd,
         lambda c: Batches(Minibatch(c.ngd.batch), Unlabelled(c.ngd.batch)),
         about="the control: as many unlabelled faces as the gradient has cases",
     ),

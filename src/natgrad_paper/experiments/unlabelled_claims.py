@@ -23,7 +23,7 @@ VIEW = View((COST, TEST), (TRAIN,), "Training and test error against the number 
 
 GROUPS = (
     ("The paper’s sizes", ("same", "other", "unlabelled")),
-    ("The metric’s batch as large as the gradient’s", ("other-equal", "unlabelled-equal")),
+    ("Equal sizes, with the same samples above", ("other-equal", "unlabelled-equal")),
 )
 LATE = 20
 """Steps up to here are left out of the mechanism's means: in the first ones all inputs agree."""
