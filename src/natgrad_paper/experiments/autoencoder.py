@@ -72,6 +72,7 @@ def prepare(config: Config, path: Path | None) -> Problem:
     """Return the problem that the user's files make; there is nothing to generate in their place."""
     if path is None:
         raise UserError("autoencoder: expected --data with MNIST's directory or a file of faces, found none")
+    likelihood: ng.Likelihood
     if path.is_dir():
         images, likelihood, cost = idx_file.read(path), ng.Bernoulli(), "cross_entropy"
     else:

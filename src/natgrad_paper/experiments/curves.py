@@ -21,18 +21,18 @@ from natgrad_paper.data import curves, curves_file
 from natgrad_paper.data.images import Images
 from natgrad_paper.experiment import Experiment, Method, Problem
 from natgrad_paper.experiments.curves_claims import CLAIMS, GROUPS
-from natgrad_paper.experiments.curves_config import Competition, Config
+from natgrad_paper.experiments.curves_config import Competition, Config, Natural
 from natgrad_paper.models import Autoencoder, Layers
 
 SOLVERS = {"cg": CG, "minres-qlp": MinresQLP}
 
 
-def solver(config: Competition, maxiter: int) -> CG | MinresQLP:
+def solver(config: Natural, maxiter: int) -> CG | MinresQLP:
     """Return the solver the config names."""
     return SOLVERS[config.solver.name](maxiter=maxiter, rtol=config.solver.rtol)
 
 
-def damping(config: Competition) -> ng.LevenbergMarquardt:
+def damping(config: Natural) -> ng.LevenbergMarquardt:
     """Return the damping of the paper's methods; its ratio is the paper's first-order one in all presets."""
     return ng.LevenbergMarquardt(config.damping.initial, reduction=config.damping.reduction)
 
@@ -42,7 +42,7 @@ def sgd(problem: Problem, config: Competition) -> ng.Optimizer:
     return ng.sgd(problem.model, problem.likelihood, learning_rate=config.sgd.rate)
 
 
-def ngd(problem: Problem, config: Competition) -> ng.Optimizer:
+def ngd(problem: Problem, config: Natural) -> ng.Optimizer:
     """Return natural gradient with a fixed rate."""
     return ng.natural_gradient(
         problem.model,

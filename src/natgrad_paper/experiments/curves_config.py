@@ -130,14 +130,20 @@ class Lbfgs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Competition:
-    """The numbers of the methods, and of how they compete."""
+class Natural:
+    """The numbers of natural gradient on minibatches, and of how long it runs."""
 
     budget: Budget
     solver: Solver
     damping: Damping
-    sgd: Sgd
     ngd: Minibatched
+
+
+@dataclass(frozen=True, kw_only=True)
+class Competition(Natural):
+    """The numbers of all methods."""
+
+    sgd: Sgd
     full: FullBatch
     hf: HessianFree
     ksd: Krylov

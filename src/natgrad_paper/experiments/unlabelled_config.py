@@ -7,8 +7,7 @@ from natgrad_paper.config import Count, Rule, Unfit
 from natgrad_paper.config import Whole as WholeNumber
 from natgrad_paper.data.faces_file import FOLDS
 from natgrad_paper.data.labelled import FACE_SIDE
-from natgrad_paper.experiment import Budget
-from natgrad_paper.experiments.curves_config import Damping, Minibatched, Solver
+from natgrad_paper.experiments.curves_config import Natural
 
 
 @dataclass(frozen=True)
@@ -46,16 +45,12 @@ class Model:
     units: Count
 
 
-@dataclass(frozen=True)
-class Config:
-    """All of the experiment's numbers."""
+@dataclass(frozen=True, kw_only=True)
+class Config(Natural):
+    """All of the experiment's numbers; those of the method are named as in Curves."""
 
     data: Data
     model: Model
-    budget: Budget
-    solver: Solver
-    damping: Damping
-    ngd: Minibatched
     held_out: WholeNumber = FACE_SIDE * 8
     """Validation inputs on which the KL of logged steps is measured; 0 to save the time."""
     microbatch: Count | None = None
