@@ -6,7 +6,7 @@ gathered on the device.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -17,6 +17,8 @@ Key = tuple[int, int]
 
 PARTS = ("gradient", "metric", "search", "ratio")
 
+Either = TypeVar("Either")
+
 
 class Draw(Protocol):
     """A rule that picks cases for a step."""
@@ -24,9 +26,20 @@ class Draw(Protocol):
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray | None:
         """Return the cases of this step or None for all; `taken` is what the gradient sees."""
 
+    def among(self, train: Either, pool: Either) -> Either:
+        """Return what it draws from: the training cases, or the pool of inputs without labels."""
+
+
+class FromTraining:
+    """A rule that draws from the training cases."""
+
+    def among(self, train: Either, pool: Either) -> Either:
+        """Return the training cases."""
+        return train
+
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(FromTraining):
     """All cases, in every step."""
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray | None:
@@ -35,7 +48,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Minibatch:
+class Minibatch(FromTraining):
     """`size` cases, each once an epoch in an order redrawn each epoch; a last partial batch is left out."""
 
     size: int
@@ -47,7 +60,7 @@ class Minibatch:
 
 
 @dataclass(frozen=True)
-class Growing:
+class Growing(FromTraining):
     """`first` cases drawn anew each step, twice as many after every `double` steps, up to `last`.
 
     Early steps need few cases and there are many of them to take; late ones are as good as their gradient is exact.
@@ -67,7 +80,7 @@ class Growing:
 
 
 @dataclass(frozen=True)
-class Others:
+class Others(FromTraining):
     """`size` cases the gradient does not see in this step: the paper's separate batch for the metric."""
 
     size: int
@@ -79,6 +92,21 @@ class Others:
 
 
 @dataclass(frozen=True)
+class Unlabelled:
+    """`size` inputs from the pool of those without labels: for the metric, which needs none."""
+
+    size: int
+
+    def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
+        """Return inputs of the pool drawn without replacement."""
+        return np.random.default_rng([*key, step]).choice(cases, self.size, replace=False)
+
+    def among(self, train: Either, pool: Either) -> Either:
+        """Return the pool."""
+        return pool
+
+
+@dataclass(frozen=True)
 class Batches:
     """The cases for each part of a step. None is the library's default for that part."""
 
@@ -87,31 +115,41 @@ class Batches:
     search: Draw | None = None
     ratio: Draw | None = None
 
-    def draw(self, cases: int, seed: int, first: int, steps: int) -> dict[str, np.ndarray]:
-        """Return the indices of `steps` steps from `first` on, stacked; none for parts that see all cases."""
+    def draw(self, cases: int, seed: int, first: int, steps: int, pool: int = 0) -> dict[str, np.ndarray]:
+        """Return the indices of `steps` steps from `first` on, stacked; none for parts that see all cases.
+
+        Args:
+            cases: How many training cases there are.
+            seed: The run's.
+            first: The first of the steps.
+            steps: How many.
+            pool: How many inputs without labels there are.
+        """
         rows: dict[str, list[np.ndarray]] = {}
         for step in range(first, first + steps):
             taken = self.gradient.indices(cases, (seed, 0), step, None)
             for part, rule in self._rules():
                 key = (seed, PARTS.index(part))
-                chosen = taken if part == "gradient" else rule.indices(cases, key, step, taken)
+                many = rule.among(cases, pool)
+                chosen = taken if part == "gradient" else rule.indices(many, key, step, taken)
                 if chosen is not None:
                     rows.setdefault(part, []).append(chosen)
         return {part: np.stack(chosen).astype(np.int32) for part, chosen in rows.items()}
 
-    def arguments(self, inputs: Array, targets: Array, drawn: dict[str, Array]) -> dict[str, Any]:
+    def arguments(
+        self, inputs: Array, targets: Array, drawn: dict[str, Array], pool: Array | None = None
+    ) -> dict[str, Any]:
         """Return what `optimizer.step` takes by name, from one step's indices. Traced."""
 
-        def cases(part: str) -> tuple[Array, Array]:
-            pick = (lambda values: values[drawn[part]]) if part in drawn else (lambda values: values)
-            return jax.tree.map(pick, (inputs, targets))
+        def cases(part: str, values: Any = (inputs, targets)) -> Any:
+            return jax.tree.map(lambda each: each[drawn[part]], values) if part in drawn else values
 
         names = {"gradient": "batch", "search": "search_batch", "ratio": "ratio_batch"}
         arguments: dict[str, Any] = {
             names[part]: cases(part) for part, _ in self._rules() if part != "metric"
         }
         if self.metric is not None:
-            arguments["metric_inputs"] = cases("metric")[0]
+            arguments["metric_inputs"] = cases("metric", self.metric.among(inputs, pool))
         return arguments
 
     def _rules(self) -> list[tuple[str, Draw]]:

@@ -1,5 +1,6 @@
 """The `natgrad` command. Heavy imports wait until a command needs them, so that `--help` is quick."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,12 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 [bold]natgrad run curves --preset paper --data digs3pts_1.mat[/bold]  (the original data)
 
 [bold]natgrad run curves --out runs/curves-small --resume --seeds 5[/bold]  (go on, and to five seeds)
+
+[bold]natgrad run unlabelled --seeds 5[/bold]  (figure 1, on drawn faces)
+
+[bold]natgrad run unlabelled --data TFD_48x48.mat --set data.fold=4[/bold]  (on photographs, in that file's format)
+
+[bold]natgrad run autoencoder --data mnist/[/bold]  (MNIST, from its idx files; a file of faces with --preset faces)
 """
 
 Thing = TypeVar("Thing")
@@ -87,7 +94,9 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Directory for logs and figure. Default: a new one below runs/.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="The original data, instead of the generated.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The original data, instead of the generated: a file or directory.")
+    ] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the preset. Repeatable."),
@@ -128,7 +137,10 @@ def run(
             directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
             request = plan.asked(chosen, name, where, change or (), names, numbers or (0,), data)
         settings = plan.settings(chosen, request, where)
-        problem = chosen.prepare(settings, data or (Path(request.data) if request.data else None))
+        file = data or (Path(request.data) if request.data else None)
+        problem = chosen.prepare(settings, file)
+        if file is not None:
+            problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
         if not resume:
             runner.prepare_directory(directory, overwrite)
         plan.write(directory, request)
@@ -145,7 +157,7 @@ def run(
             highlight=False,
         )
         whole = runner.Plan(chosen, request.preset, settings, competitors, request.seeds)
-        with progress.display(console, trainings) as display:
+        with progress.display(console, trainings, chosen.view.main) as display:
             failures = runner.run(whole, problem, directory, display, resume)
         _show(console, log.read_all(directory), directory)
         for failure in failures:
@@ -266,7 +278,7 @@ def _show(console: Console, logs: "list[RunLog]", directory: Path) -> None:
     found = page.gather(logs)
     with naming(directory):
         paths = page.write(found, directory)
-    console.print(table.summary(logs))
+    console.print(table.summary(logs, found.view))
     if found.judged:
         console.print(table.verdicts(found.judged))
     for name, path in zip(("Report:", "Figure:", "       ", "Table: "), paths, strict=True):

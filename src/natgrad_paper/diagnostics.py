@@ -1,6 +1,7 @@
 """How the steps went: λ, ρ, solver iterations and KL along a run, drawn small, one line a method."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -20,6 +21,15 @@ class Quantity:
     title: str
     about: str
     log: bool = True
+    over: str = ""
+    """Another number it is divided by."""
+
+    def of(self, record: dict[str, Any]) -> float | None:
+        """Return the number a step has, where it has one that can be drawn."""
+        value, base = record.get(self.field), record.get(self.over) if self.over else 1.0
+        if value is None or not base or (self.log and value <= 0):
+            return None
+        return float(value / base)
 
 
 QUANTITIES = (
@@ -29,7 +39,15 @@ QUANTITIES = (
     Quantity(
         "kl", "½ dᵀFd of the step", "how far a step moves the model: the quadratic approximation of the KL"
     ),
-)
+    Quantity(
+        "kl_held_out", "KL held out / the metric’s", over="kl_metric",
+        about="½ dᵀFd of the step on held-out inputs, over that on the metric’s: above 1, it does more than it shows",
+    ),
+    Quantity(
+        "kl_gradient", "KL gradient’s / the metric’s", over="kl_metric",
+        about="½ dᵀFd of the step on the gradient’s inputs, over that on the metric’s",
+    ),
+)  # fmt: skip
 RATIO_RANGE = (-1.0, 2.0)
 """Where ρ is shown; beyond it a step failed, however badly."""
 
@@ -40,8 +58,8 @@ def track(runs: Runs, quantity: Quantity) -> tuple[np.ndarray, np.ndarray]:
     A log without single steps has the last one before each evaluation.
     """
     records = [record for log in runs.logs for record in (log.steps or log.evaluations)]
-    pairs = [(record["iteration"], record.get(quantity.field)) for record in records]
-    kept = [(x, y) for x, y in pairs if x > 0 and y is not None and (y > 0 or not quantity.log)]
+    pairs = [(record["iteration"], quantity.of(record)) for record in records]
+    kept = [(x, y) for x, y in pairs if x > 0 and y is not None]
     if not kept:
         return np.empty(0), np.empty(0)
     x, y = np.array(kept, float).T
@@ -86,6 +104,7 @@ def draw(group: Group, quantity: Quantity, limits: tuple[float, float]) -> Figur
         if not quantity.log:
             low, high = panel.get_ylim()
             panel.set_ylim(max(low, RATIO_RANGE[0]), min(high, RATIO_RANGE[1]))
+        if quantity.over or not quantity.log:
             panel.axhline(1.0, color=SOFT, lw=0.6)
         panel.set_title(quantity.title, fontsize=9, loc="left")
         panel.set_xlabel("iterations", fontsize=8)

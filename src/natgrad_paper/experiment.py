@@ -11,6 +11,7 @@ from jax import Array
 from natgrad_paper.batches import Batches
 from natgrad_paper.claims import Claim
 from natgrad_paper.config import Count, Positive, Size, Unfit
+from natgrad_paper.measures import RECONSTRUCTION, View
 
 Tree = Any
 Errors = Callable[[Tree, Array, Array], dict[str, Array]]
@@ -45,6 +46,17 @@ class Problem:
     """The data's name and hash, for the log."""
     pictures: Callable[[Tree, Array], Array] | None = None
     """From (params, inputs) to images in [0, 1] to be looked at, if the problem has any."""
+    valid: tuple[np.ndarray, np.ndarray] | None = None
+    """Inputs and targets on which settings are chosen; where there are none, a part of the training cases is."""
+    pool: np.ndarray | None = None
+    """Inputs without labels, for a metric that is to see some."""
+    gauge: Callable[[Tree, Tree, Array, Array, Array], dict[str, Array]] | None = None
+    """Numbers of a logged step that cost extra, from (params before, after; the inputs of gradient, metric, `valid`).
+
+    Measured outside the clock of training, of the steps that are logged, by methods of one step a call.
+    """
+    sights: dict[str, np.ndarray] | None = None
+    """What the data look like, by the name of the stage: bytes, (lines, columns, height, width); for the report."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,8 @@ class Experiment:
     """From a config and the user's data file, if any, to the problem."""
     first_look: tuple[str, ...]
     """The methods that run unless others are named."""
+    view: View = RECONSTRUCTION
+    """What the report shows."""
     claims: tuple[Claim, ...] = ()
     """What the report judges from the logs."""
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -123,6 +123,8 @@ class RunLog:
     """Single steps, in the optimizer's own words: all at first, then fewer and fewer."""
     samples: dict[str, Any] | None = None
     """Pictures of cases and their reconstructions, if the run left any."""
+    sights: tuple[dict[str, Any], ...] = ()
+    """What the data look like, a record a stage; in one log of a run."""
 
 
 def read(path: Path) -> RunLog:
@@ -153,6 +155,7 @@ def read(path: Path) -> RunLog:
         ends[-1]["reason"] if ends else None,
         tuple(kinds.get("step", [])),
         samples[-1] if samples else None,
+        tuple(kinds.get("sight", [])),
     )
 
 

@@ -3,6 +3,7 @@
 import importlib.resources
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from natgrad_paper import (
     claims,
@@ -16,11 +17,13 @@ from natgrad_paper import (
     settings,
 )
 from natgrad_paper.claims import Judged, Verdict
+from natgrad_paper.diagnostics import QUANTITIES, Quantity
 from natgrad_paper.drawing import Group
 from natgrad_paper.experiment import Experiment
 from natgrad_paper.log import RunLog
 from natgrad_paper.markup import Markup, join, tag
-from natgrad_paper.series import AXES, Runs, by_method
+from natgrad_paper.measures import AXES, RECONSTRUCTION, View
+from natgrad_paper.series import Runs, by_method
 
 PAGE, TABLE = "report.html", "results.csv"
 
@@ -34,6 +37,12 @@ class Report:
     groups: list[Group]
     judged: list[Judged]
     experiment: Experiment | None
+    view: View
+
+    @property
+    def titled(self) -> report.Titled:
+        """The groups of methods as the experiment names them."""
+        return self.experiment.groups if self.experiment else ()
 
 
 def gather(logs: list[RunLog]) -> Report:
@@ -48,28 +57,31 @@ def gather(logs: list[RunLog]) -> Report:
         drawing.grouped(runs, experiment.groups if experiment else ()),
         claims.judge(experiment.claims if experiment else (), runs),
         experiment,
+        experiment.view if experiment else RECONSTRUCTION,
     )
 
 
 def write(found: Report, directory: Path) -> list[Path]:
     """Write the page, the figure and the table into the directory; return their paths."""
-    files = {PAGE: html(found), TABLE: results.as_csv(found.runs)}
+    files = {PAGE: html(found), TABLE: results.as_csv(found.runs, found.view)}
     for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8", newline="\n")
-    figures = report.write_figure(found.logs, directory, found.experiment.groups if found.experiment else ())
+    figures = report.write_figure(found.logs, directory, found.titled, found.view)
     return [directory / PAGE, *figures, directory / TABLE]
 
 
 def html(found: Report) -> str:
     """Return the page."""
     title = found.experiment.title if found.experiment else found.logs[0].header["experiment"]
+    sights, strips = samples.sights(found.logs), samples.strips(found.runs)
     content = join(
         _head(found, title),
         _figure(found),
-        sections.results(found.groups, found.runs),
-        sections.claims(found.judged),
+        sections.results(found.groups, found.runs, found.view),
+        sections.claims(found.judged, found.view),
         _diagnostics(found),
-        sections.samples(samples.strips(found.runs)),
+        sections.sights(sights),
+        sections.samples(strips) if strips or not sights else None,
         sections.time(found.runs),
         sections.troubles(
             results.troubles([log for group in found.runs for log in group.logs]), len(found.logs)
@@ -107,8 +119,7 @@ def _head(found: Report, title: str) -> Markup:
         f"not, and {open_} {'is' if open_ == 1 else 'are'} not decided."
     )
     facts = {
-        "Data": f"{data['name']}, {data['train'][0]} training and {data['test'][0]} test cases, "
-        f"sha256 {data['sha256']}",
+        "Data": f"{data['name']}, {_cases(data)}, sha256 {data['sha256']}",
         "Preset": presets,
         "Runs": f"{len(found.logs)}: {len(found.runs)} methods, seeds {', '.join(map(str, seeds))}",
         "Hardware": "; ".join(report.machines(found.logs)),
@@ -122,31 +133,39 @@ def _head(found: Report, title: str) -> Markup:
     )
 
 
+def _cases(data: dict[str, Any]) -> str:
+    """Return how many cases of each kind the data has."""
+    kinds = (("train", "training"), ("valid", "validation"), ("test", "test"), ("unlabelled", "unlabelled"))
+    counts = [f"{data[part][0]} {name}" for part, name in kinds if part in data]
+    return f"{', '.join(counts[:-1])} and {counts[-1]} cases"
+
+
 def _figure(found: Report) -> Markup:
-    described = {
-        axis: f"{report.ERROR_TITLE} against {report.AXIS_TITLES[axis]}, both logarithmic, one line a method; "
-        "the numbers are in the table of results and in results.csv"
-        for axis in AXES
-    }
-    figures = report.panels(found.logs, found.experiment.groups if found.experiment else ())
-    drawn = [
-        Markup(drawing.inline(figure, f"f{k}", described[axis]))
-        for k, (axis, figure) in enumerate(figures.items())
-    ]
+    drawn, described = [], []
+    for k, (panel, figure) in enumerate(report.panels(found.logs, found.titled, found.view)):
+        against = f"{' '.join(panel.measure.title.split())} against {AXES[panel.axis]}"
+        scales = "both logarithmic" if panel.measure.scale.name == "log" else "that axis logarithmic"
+        words = f"{against}, {scales}, one line a method; the numbers are in the table of results and in results.csv"
+        drawn.append(Markup(drawing.inline(figure, f"f{k}", words)))
+        described.append(against[0].upper() + against[1:])
     several = len({log.header["seed"] for log in found.logs}) > 1
     caption = (
-        "Training error on the whole set against iterations (left) and training time (right), which excludes compiling "
-        "and evaluating. "
+        f"{'; '.join(described)}. "
         + (
-            "Lines: geometric mean over seeds; bands: least to largest. Runs cut short are left out where a method "
-            "has others."
+            "Training time excludes compiling and evaluating. "
+            if "training_seconds" in found.view.axes
+            else ""
+        )
+        + (
+            "Lines: mean over seeds, on the axis as drawn; bands: least to largest. Runs cut short are left out where "
+            "a method has others."
             if several
             else "One seed: no spread to show."
         )
     )
     return tag(
         "section",
-        tag("h2", "Error against iterations and against time"),
+        tag("h2", found.view.title),
         tag(
             "figure",
             tag("div", drawn, class_="panels"),
@@ -159,12 +178,20 @@ def _figure(found: Report) -> Markup:
 
 def _diagnostics(found: Report) -> Markup:
     limits = diagnostics.limits(found.groups)
-    parts = []
+    parts: list[Markup] = []
+    used: set[Quantity] = set()
     for g, group in enumerate(map(diagnostics.with_steps, found.groups)):
+        figures = {
+            q: figure for q in QUANTITIES if (figure := diagnostics.draw(group, q, limits)) is not None
+        }
+        used |= figures.keys()
         drawn = [
-            Markup(drawing.inline(figure, f"d{g}{q}", f"{quantity.title} against iterations: {group.title}"))
-            for q, quantity in enumerate(diagnostics.QUANTITIES)
-            if (figure := diagnostics.draw(group, quantity, limits)) is not None
+            Markup(
+                drawing.inline(
+                    figure, f"d{g}{QUANTITIES.index(q)}", f"{q.title} against iterations: {group.title}"
+                )
+            )
+            for q, figure in figures.items()
         ]
         if drawn:
             parts.append(
@@ -174,9 +201,7 @@ def _diagnostics(found: Report) -> Markup:
                     tag("div", drawn, class_="multiples"),
                 )
             )
-    words = [
-        join(tag("dt", quantity.title), tag("dd", quantity.about)) for quantity in diagnostics.QUANTITIES
-    ]
+    words = [join(tag("dt", q.title), tag("dd", q.about)) for q in QUANTITIES if q in used]
     whole = all(log.steps for log in found.logs)
     source = (
         "steps kept in the logs"

@@ -8,7 +8,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from natgrad_paper.series import ERROR
+from natgrad_paper.measures import Measure
 from natgrad_paper.train import Event
 
 
@@ -36,16 +36,17 @@ class Display(Protocol):
         """Say something that stays on the screen."""
 
 
-def display(console: Console, trainings: int) -> Display:
-    """Return the display that fits the console."""
-    return Live(console, trainings) if console.is_terminal else Quiet(console)
+def display(console: Console, trainings: int, measure: Measure) -> Display:
+    """Return the display that fits the console, of the error that is followed."""
+    return Live(console, trainings, measure) if console.is_terminal else Quiet(console, measure)
 
 
 class Quiet:
     """One line a training, when it ends."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, measure: Measure) -> None:
         self._console = console
+        self._measure = measure
 
     def __enter__(self) -> "Quiet":
         return self
@@ -60,10 +61,11 @@ class Quiet:
     def update(self, event: Event) -> None:
         """Print the last event."""
         if event.ended:
-            error = (event.errors or {}).get(ERROR, math.nan)
+            error = _error(self._measure, event)
             self._console.print(
                 f"{self._name}: {event.ended} after {event.position.iteration} iterations, "
-                f"{event.position.training_seconds:.1f} s of training, squared error {error:.4g}",
+                f"{event.position.training_seconds:.1f} s of training, "
+                f"{self._measure.name} {error:.4g}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -80,8 +82,9 @@ class Quiet:
 class Live:
     """A bar a training with its error, λ, ρ, solver iterations, and the time left for all of them."""
 
-    def __init__(self, console: Console, trainings: int) -> None:
+    def __init__(self, console: Console, trainings: int, measure: Measure) -> None:
         self._trainings = trainings
+        self._measure = measure
         self._done = 0
         self._bars = Progress(
             TextColumn("{task.description}", justify="right"),
@@ -109,7 +112,8 @@ class Live:
 
     def update(self, event: Event) -> None:
         """Move the bar."""
-        self._error = (event.errors or {}).get(ERROR, self._error)
+        if event.errors is not None:
+            self._error = _error(self._measure, event)
         self._done += event.ended is not None
         self._bars.update(
             self._task,
@@ -150,6 +154,12 @@ class Live:
             return ""
         seconds = (time.monotonic() - self._began) * (1 - done) / done
         return f"all done in about {duration(seconds)}"
+
+
+def _error(measure: Measure, event: Event) -> float:
+    """Return the error an event has, NaN for none."""
+    found = measure.of(event.errors or {})
+    return math.nan if found is None else found
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The figure of a run, drawn from its logs alone: error against iterations and against training time."""
+"""The figure of a run, drawn from its logs alone: the errors of the experiment's view, a line a method."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,17 +11,17 @@ from matplotlib.figure import Figure
 from natgrad_paper.drawing import INK, SOFT, STYLE, Group, blank, color, dress, grouped, save
 from natgrad_paper.errors import UserError
 from natgrad_paper.log import FINISHED, RunLog
-from natgrad_paper.series import AXES, Line, Runs, by_method
-
-AXIS_TITLES = {"iteration": "iterations", "training_seconds": "training time (s)"}
-ERROR_TITLE = "squared error on the training set\n(sum over pixels, mean over cases)"
+from natgrad_paper.measures import AXES, RECONSTRUCTION, Panel, View
+from natgrad_paper.series import Line, Runs, by_method
 
 Titled = Sequence[tuple[str, Sequence[str]]]
 
 
-def write_figure(logs: list[RunLog], directory: Path, groups: Titled = ()) -> list[Path]:
+def write_figure(
+    logs: list[RunLog], directory: Path, groups: Titled = (), view: View = RECONSTRUCTION
+) -> list[Path]:
     """Draw the figure into `<experiment>.svg` and `.png` in the directory; return the two paths."""
-    figure = draw(logs, groups)
+    figure = draw(logs, groups, view)
     name = logs[0].header["experiment"]
     return [save(figure, directory / f"{name}.{suffix}") for suffix in ("svg", "png")]
 
@@ -36,83 +36,93 @@ def check(logs: list[RunLog]) -> None:
             raise UserError(f"expected logs of one {what} in a figure, found {len(found)} different ones")
 
 
-def draw(logs: list[RunLog], groups: Titled = ()) -> Figure:
-    """Return the figure: two panels that share the error axis, and in small print what it rests on."""
+def draw(logs: list[RunLog], groups: Titled = (), view: View = RECONSTRUCTION) -> Figure:
+    """Return the figure: panels side by side, and in small print what it rests on."""
     check(logs)
     parts = grouped(by_method(logs), groups)
     with matplotlib.rc_context(STYLE):
         figure = blank(12, 5.6)
-        panels = figure.subplots(1, 2, sharey=True)
-        for axis, panel in zip(AXES, panels, strict=True):
-            draw_panel(panel, parts, axis)
-        panels[0].set_ylabel(ERROR_TITLE)
+        axes = figure.subplots(1, len(view.panels), sharey=view.shared, squeeze=False)[0]
+        for k, (panel, place) in enumerate(zip(view.panels, axes, strict=True)):
+            draw_panel(place, parts, panel)
+            if k == 0 or not view.shared:
+                place.set_ylabel(panel.measure.title)
         figure.suptitle(title(logs), x=0.065, y=0.965, ha="left", fontsize=12.5, fontweight="bold")
         figure.text(
             0.065, 0.025, small_print(logs, parts), fontsize=7, color=SOFT, va="bottom", linespacing=1.5
         )
-        figure.subplots_adjust(left=0.065, right=0.845, top=0.9, bottom=0.235, wspace=0.06)
-        label_ends(panels[1], parts, "training_seconds")
+        space = 0.06 if view.shared else 0.18
+        figure.subplots_adjust(left=0.065, right=0.845, top=0.9, bottom=0.235, wspace=space)
+        label_ends(axes[-1], parts, view.panels[-1])
     return figure
 
 
-def panels(logs: list[RunLog], groups: Titled = ()) -> dict[str, Figure]:
-    """Return the two panels as figures of their own, for pages on which one may stand below the other."""
+def panels(
+    logs: list[RunLog], groups: Titled = (), view: View = RECONSTRUCTION
+) -> list[tuple[Panel, Figure]]:
+    """Return the panels as figures of their own, for pages on which one may stand below the other."""
     parts = grouped(by_method(logs), groups)
-    figures = {}
+    figures = []
     with matplotlib.rc_context(STYLE):
-        for axis, width, left, right in ((AXES[0], 5.0, 0.145, 0.985), (AXES[1], 6.1, 0.09, 0.715)):
-            figure = figures[axis] = blank(width, 4.4)
-            panel = figure.subplots()
-            draw_panel(panel, parts, axis)
-            figure.subplots_adjust(left=left, right=right, top=0.975, bottom=0.115)
-            if axis == AXES[0]:
-                panel.set_ylabel(ERROR_TITLE)
-            else:
-                label_ends(panel, parts, axis)
+        for k, panel in enumerate(view.panels):
+            last, titled = panel == view.panels[-1], k == 0 or not view.shared
+            # In inches: room for a title on the left, and for the methods' names on the right of the last panel.
+            left, plot, right = (0.73 if titled else 0.55), (3.8 if last else 4.2), (1.75 if last else 0.07)
+            width = left + plot + right
+            figure = blank(width, 4.4)
+            axes = figure.subplots()
+            draw_panel(axes, parts, panel)
+            figure.subplots_adjust(left=left / width, right=1 - right / width, top=0.975, bottom=0.115)
+            if titled:
+                axes.set_ylabel(panel.measure.title)
+            if last:
+                label_ends(axes, parts, panel)
+            figures.append((panel, figure))
     return figures
 
 
-def draw_panel(panel: Axes, groups: list[Group], axis: str) -> None:
+def draw_panel(axes: Axes, groups: list[Group], panel: Panel) -> None:
     """Draw the error of every method along an axis: mean, and the range over seeds."""
-    panel.set_xscale("log")
-    panel.set_yscale("log")
+    axes.set_xscale("log")
+    axes.set_yscale(panel.measure.scale.name)
     for group in groups:
         for runs in group.runs:
-            line = runs.line(axis)
+            line = runs.line(panel)
             if line is None:
                 continue
-            panel.plot(
-                line.x, line.mean, color=color(runs), lw=1.7, ls=group.style, gid=f"line-{axis}-{runs.name}"
-            )
+            axes.plot(
+                line.x, line.mean, color=color(runs), lw=1.7, ls=group.style,
+                gid=f"line-{panel.name}-{runs.name}",
+            )  # fmt: skip
             if len(line.x) == 1:
-                panel.plot(line.x, line.mean, color=color(runs), marker="o", ms=3)
+                axes.plot(line.x, line.mean, color=color(runs), marker="o", ms=3)
             if len(runs.logs) > 1:
-                panel.fill_between(line.x, line.low, line.high, color=color(runs), alpha=0.14, lw=0)
-    panel.set_xlabel(AXIS_TITLES[axis])
-    dress(panel)
+                axes.fill_between(line.x, line.low, line.high, color=color(runs), alpha=0.14, lw=0)
+    axes.set_xlabel(AXES[panel.axis])
+    dress(axes)
 
 
-def label_ends(panel: Axes, groups: list[Group], axis: str, height: float = 0.047) -> None:
+def label_ends(axes: Axes, groups: list[Group], panel: Panel, height: float = 0.047) -> None:
     """Name the lines right of a panel, each as near its end as the others let it; call it when all is drawn."""
     ends: list[tuple[float, Any, Runs, Line]] = []
     for group in groups:
         for runs in group.runs:
-            if (line := runs.line(axis)) is not None:
-                height_at = panel.transData.transform((line.x[-1], line.mean[-1]))
+            if (line := runs.line(panel)) is not None:
+                height_at = axes.transData.transform((line.x[-1], line.mean[-1]))
                 ends.append(
-                    (float(panel.transAxes.inverted().transform(height_at)[1]), group.style, runs, line)
+                    (float(axes.transAxes.inverted().transform(height_at)[1]), group.style, runs, line)
                 )
     ends.sort(key=lambda end: end[0])
     for place, (_, dashes, runs, line) in zip(apart([end[0] for end in ends], height), ends, strict=True):
-        panel.annotate(
+        axes.annotate(
             "", (line.x[-1], line.mean[-1]), (1.035, place), "data", "axes fraction", annotation_clip=False,
             arrowprops={"arrowstyle": "-", "lw": 0.5, "color": SOFT, "alpha": 0.6, "shrinkA": 0, "shrinkB": 1},
         )  # fmt: skip
-        panel.plot(
-            [1.04, 1.095], [place, place], transform=panel.transAxes, clip_on=False,
+        axes.plot(
+            [1.04, 1.095], [place, place], transform=axes.transAxes, clip_on=False,
             color=color(runs), lw=1.7, ls=dashes,
         )  # fmt: skip
-        panel.text(1.11, place, runs.label, transform=panel.transAxes, va="center", fontsize=8, color=INK)
+        axes.text(1.11, place, runs.label, transform=axes.transAxes, va="center", fontsize=8, color=INK)
 
 
 def apart(places: list[float], gap: float) -> list[float]:
@@ -171,4 +181,4 @@ def seeds_in_words(logs: list[RunLog]) -> str:
     seeds = sorted({log.header["seed"] for log in logs})
     if len(seeds) == 1:
         return f"Seed: {seeds[0]} (one run: no spread to show)"
-    return f"Seeds: {', '.join(map(str, seeds))} (geometric mean; band: least to largest)"
+    return f"Seeds: {', '.join(map(str, seeds))} (mean; band: least to largest)"

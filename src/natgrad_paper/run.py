@@ -72,7 +72,8 @@ def run(
                 if method.name not in trainers:
                     trainers[method.name] = Trainer(problem, method, plan.config)
                 header = _header(plan, method, seed, problem)
-                training = Training(trainers[method.name], seed, path, header, display, stop)
+                first = (method, seed) == (plan.methods[0], plan.seeds[0])
+                training = Training(trainers[method.name], seed, path, header, display, stop, first)
                 ended = training.run(resume, plan.checkpoint_seconds)
                 if ended != FINISHED:
                     failures.append(f"{method.label}, seed {seed}: {ended}")
@@ -90,6 +91,8 @@ class Training:
     header: dict[str, Any]
     display: Display
     stop: Stop
+    first: bool = False
+    """Whether it is the run's first, whose log shows what the data look like."""
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -116,6 +119,10 @@ class Training:
         with Writer(self.path, self.header, None if found is None else found.log.size) as log:
             if found is not None:
                 log.write({"record": "resumed", "iteration": found.position.iteration})
+            elif self.first:
+                for stage, images in (self.trainer.problem.sights or {}).items():
+                    shape, levels = list(images.shape), _base64(images)
+                    log.write({"record": "sight", "stage": stage, "shape": shape, "images": levels})
             for event in self.trainer.run(self.seed, start):
                 for step in event.thinned_steps():
                     log.write(step)
@@ -160,7 +167,11 @@ class Training:
 
 def _encoded(images: np.ndarray) -> str:
     """Return images as text: a byte a pixel."""
-    levels = np.round(255 * np.clip(np.nan_to_num(images), 0, 1)).astype(np.uint8)
+    return _base64(np.round(255 * np.clip(np.nan_to_num(images), 0, 1)).astype(np.uint8))
+
+
+def _base64(levels: np.ndarray) -> str:
+    """Return bytes as text."""
     return base64.b64encode(levels.tobytes()).decode("ascii")
 
 

@@ -7,10 +7,12 @@ import numpy as np
 
 from natgrad_paper import results as numbers
 from natgrad_paper import samples as pictures
-from natgrad_paper.claims import RULE, Judged, Verdict
+from natgrad_paper.claims import Judged, Verdict, rule
 from natgrad_paper.drawing import Group, color
 from natgrad_paper.markup import Markup, join, table, tag
-from natgrad_paper.series import ERROR, Runs
+from natgrad_paper.measures import View
+from natgrad_paper.results import Column
+from natgrad_paper.series import Runs
 
 MARKS = {Verdict.HOLDS: ("holds", "✓"), Verdict.FAILS: ("fails", "✗"), Verdict.OPEN: ("open", "?")}
 
@@ -40,58 +42,36 @@ def legend(group: Group, title: bool = True) -> Markup:
     return tag("ul", tag("li", tag("b", group.title)) if title else None, entries, class_="legend")
 
 
-def results(groups: Sequence[Group], runs: Sequence[Runs]) -> Markup:
-    """Return the table of results: errors at equal time and iterations, and times to given errors."""
-    moments, targets = numbers.moments(runs), numbers.targets(runs)
-    seconds, iterations = moments["training_seconds"], moments["iteration"]
-    columns: list[tuple[str, dict[str, list[float]]]] = []
-    for words, axis, where in (
-        (f"error at {seconds or 0:.3g} s", "training_seconds", seconds),
-        (f"error at {iterations or 0:.0f} iterations", "iteration", iterations),
-    ):
-        if where:
-            columns.append((words, {group.name: group.error_at(where, axis) for group in runs}))
-    if any(numbers.final(group, f"test_{ERROR}") for group in runs):
-        columns.append(("test error at the end", {g.name: numbers.final(g, f"test_{ERROR}") for g in runs}))
-    columns += [
-        (f"seconds to {target:g}", {group.name: group.time_to(target) for group in runs})
-        for target in targets
-    ]
-    best = [_best(values, runs) for _, values in columns]
-    head = ["method", *(words for words, _ in columns)]
+def results(groups: Sequence[Group], runs: Sequence[Runs], view: View) -> Markup:
+    """Return the table of results: errors where all runs can be compared and at the end, times to given errors."""
+    columns = numbers.columns(runs, view)
+    best = [column.best(runs) for column in columns]
+    head = ["method", *(column.words for column in columns)]
     rows: list[list[Any]] = []
     for group in groups:
         for method in group.runs:
             cells = [
-                _number(values[method.name], len(method.logs), name == method.name)
-                for (_, values), name in zip(columns, best, strict=True)
+                _number(column, method, name == method.name)
+                for column, name in zip(columns, best, strict=True)
             ]
             rows.append([method.label, *cells])
+    shown = "; ".join(f"{m.name}: {' '.join(m.title.split())}" for m in view.measures)
+    means = {"log": "geometric", "linear": "arithmetic"}
+    kinds = " or ".join(dict.fromkeys(means[measure.scale.name] for measure in view.measures))
     caption = (
-        "Squared error on the training set (sum over pixels, mean over cases): geometric mean over seeds, with least "
+        f"{shown[0].upper()}{shown[1:]}. {kinds.capitalize()} mean over seeds, as the figure draws it, with least "
         "and largest. Equal time and equal iterations are the most that all complete runs reached. "
-        "A dash: never reached; "
-        "“2 of 3”: by so many seeds. Bold: the least of its column."
+        "A dash: never reached; “2 of 3”: by so many seeds. Bold: the least of its column."
     )
     return tag("section", tag("h2", "Results"), table(head, rows, caption, class_="numbers", id="results"))
 
 
-def _best(values: dict[str, list[float]], runs: Sequence[Runs]) -> str | None:
-    """Return the method with the least mean, among those of which every seed has a value."""
-    means = {
-        group.name: float(np.mean(np.log(values[group.name])))
-        for group in runs
-        if values[group.name] and len(values[group.name]) == len(group.logs)
-    }
-    return min(means, key=lambda name: means[name]) if means else None
-
-
-def _number(values: list[float], total: int, best: bool) -> Markup:
-    mean, rest = numbers.spread(values, total)
+def _number(column: Column, method: Runs, best: bool) -> Markup:
+    mean, rest = numbers.spread(column.values[method.name], len(method.logs), column.measure)
     return join(tag("span", mean, class_="best" if best else None), tag("small", rest) if rest else None)
 
 
-def claims(judged: Sequence[Judged]) -> Markup | None:
+def claims(judged: Sequence[Judged], view: View) -> Markup | None:
     """Return the table of claims: words, what was measured, the verdict."""
     if not judged:
         return None
@@ -118,12 +98,12 @@ def claims(judged: Sequence[Judged]) -> Markup | None:
         ]
         for each in judged
     ]
-    caption = "Ratios of errors: mean over seeds, and in brackets two standard errors to either side."
+    caption = "Mean over seeds, and in brackets two standard errors to either side."
     return tag(
         "section",
         tag("h2", "The claims"),
         tag("h3", "The rule"),
-        tag("dl", [join(tag("dt", term), tag("dd", words)) for term, words in RULE], class_="rule"),
+        tag("dl", [join(tag("dt", term), tag("dd", words)) for term, words in rule(view)], class_="rule"),
         table(
             ["", "claim", "measured", "verdict"],
             rows,
@@ -138,6 +118,23 @@ def verdict(found: Verdict) -> Markup:
     """Return a verdict as a badge: told apart by its words and its sign, not by color alone."""
     style, mark = MARKS[found]
     return tag("span", f"{mark} {found}", class_=f"verdict {style}")
+
+
+def sights(stages: Sequence[tuple[str, np.ndarray]]) -> Markup | None:
+    """Return what the data look like, stage by stage."""
+    if not stages:
+        return None
+    shown = [
+        tag(
+            "figure",
+            tag("img", src=pictures.montage(images), alt=f"cases of the data, {stage}", class_="sight"),
+            tag("figcaption", stage),
+        )
+        for stage, images in stages
+    ]
+    return tag(
+        "section", tag("h2", "What the data look like"), tag("div", shown, class_="sights"), id="sights"
+    )
 
 
 def samples(found: tuple[np.ndarray, list[tuple[Runs, int, np.ndarray]]] | None) -> Markup:
@@ -177,7 +174,7 @@ def time(runs: Sequence[Runs]) -> Markup:
             tag("span", class_=name, style=f"width:{100 * clocks[field] / longest:.2f}%")
             for field, name in numbers.CLOCKS.items()
         ]
-        steps = numbers.final(group, "iteration")
+        steps = [record["iteration"] for record in group.final()]
         each = 1000 * clocks["training_seconds"] / np.mean(steps) if steps else None
         cells = [f"{clocks[field]:.1f}" for field in numbers.CLOCKS]
         rows.append(

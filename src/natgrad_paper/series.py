@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from natgrad_paper.log import FINISHED, RunLog
-
-ERROR = "squared_error"
-AXES = ("iteration", "training_seconds")
+from natgrad_paper.measures import Measure, Panel
 
 
 @dataclass(frozen=True)
 class Line:
-    """A method's error along one axis: the geometric mean over seeds, with the least and the largest."""
+    """A method's error along one axis: the mean over seeds, with the least and the largest."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -32,13 +30,13 @@ class Runs:
     color: str
     logs: tuple[RunLog, ...]
 
-    def line(self, axis: str) -> Line | None:
-        """Return the error along an axis, over the stretch that every seed covers, if there is one.
+    def line(self, panel: Panel) -> Line | None:
+        """Return the error along the panel's axis, over the stretch that every seed covers, if there is one.
 
         Runs cut short from outside are left out where there are complete ones; one that gave up keeps its error.
         """
         logs = [log for log in self.logs if complete(log)] or self.logs
-        kept = [(log, track) for log in logs if len((track := points(log, axis))[0])]
+        kept = [(log, track) for log in logs if len((track := points(log, panel.axis, panel.measure))[0])]
         tracks = [track for _, track in kept]
         if not tracks:
             return None
@@ -48,29 +46,30 @@ class Runs:
         x = x[(x >= low) & (x <= high)]
         if not len(x):
             return None
-        # Straight lines between evaluations on the axes of the figure, which are logarithmic.
-        ys = np.stack([np.interp(np.log(x), np.log(xs), np.log(ys)) for xs, ys in tracks])
-        return Line(x, np.exp(ys.mean(axis=0)), np.exp(ys.min(axis=0)), np.exp(ys.max(axis=0)))
+        # Straight lines between evaluations on the axes of the figure.
+        scale = panel.measure.scale
+        ys = np.stack([np.interp(np.log(x), np.log(xs), scale.to(ys)) for xs, ys in tracks])
+        return Line(x, *(scale.back(part) for part in (ys.mean(axis=0), ys.min(axis=0), ys.max(axis=0))))
 
     def final(self) -> list[dict[str, Any]]:
         """Return each seed's last evaluation."""
         return [log.evaluations[-1] for log in self.logs if log.evaluations]
 
-    def error_at(self, where: float, axis: str = "training_seconds") -> list[float]:
+    def error_at(self, where: float, panel: Panel) -> list[float]:
         """Return each seed's error there, without the seeds that did not come so far."""
-        found = (error_at(log, axis, where) for log in self.logs)
+        found = (error_at(log, panel, where) for log in self.logs)
         return [error for error in found if error is not None]
 
-    def time_to(self, error: float) -> list[float]:
+    def time_to(self, error: float, measure: Measure) -> list[float]:
         """Return the training seconds each seed took to reach an error, without those that never did."""
-        found = (time_to(log, error) for log in self.logs)
+        found = (time_to(log, error, measure) for log in self.logs)
         return [seconds for seconds in found if seconds is not None]
 
 
-def points(log: RunLog, axis: str, error: str = ERROR) -> tuple[np.ndarray, np.ndarray]:
-    """Return a log's evaluations as (x, error), without those a logarithmic plot cannot hold."""
-    pairs = [(record[axis], record.get(error)) for record in log.evaluations]
-    kept = [(x, y) for x, y in pairs if x > 0 and y is not None and y > 0]
+def points(log: RunLog, axis: str, measure: Measure) -> tuple[np.ndarray, np.ndarray]:
+    """Return a log's evaluations as (x, error), without those the figure cannot hold."""
+    pairs = [(record[axis], measure.of(record)) for record in log.evaluations]
+    kept = [(x, y) for x, y in pairs if x > 0 and y is not None]
     return np.array([x for x, _ in kept], float), np.array([y for _, y in kept], float)
 
 
@@ -91,36 +90,38 @@ def reach(log: RunLog, axis: str) -> float:
     return math.inf if gave_up(log) else float(log.evaluations[-1][axis])
 
 
-def error_at(log: RunLog, axis: str, where: float, error: str = ERROR) -> float | None:
-    """Return the error there, None beyond the run's end.
+def error_at(log: RunLog, panel: Panel, where: float) -> float | None:
+    """Return the error at a place of the panel's axis, None beyond the run's end.
 
-    Between evaluations it is interpolated as the figure draws it, straight on logarithmic axes; between
-    the start, which such axes lack, and the first evaluation after it, the logarithm is linear in x.
+    Between evaluations it is interpolated as the figure draws it, straight on the figure's axes; between the
+    start, which a logarithmic axis lacks, and the first evaluation after it, straight in x itself.
     An error that is not finite counts as that of the start: nothing was learned.
     """
-    if where > reach(log, axis):
+    if where > reach(log, panel.axis):
         return None
-    start = log.evaluations[0].get(error)
-    if not start:
+    found = [panel.measure.of(record) for record in log.evaluations]
+    if found[0] is None:
         return None
-    x = np.array([record[axis] for record in log.evaluations], float)
-    y = np.log([record.get(error) or start for record in log.evaluations])
+    x = np.array([record[panel.axis] for record in log.evaluations], float)
+    scale = panel.measure.scale
+    y = scale.to([found[0] if value is None else value for value in found])
     later = x > 0
     if later.any() and where >= x[later][0]:
-        return float(np.exp(np.interp(np.log(where), np.log(x[later]), y[later])))
-    return float(np.exp(np.interp(where, x, y)))
+        return float(scale.back(np.interp(np.log(where), np.log(x[later]), y[later])))
+    return float(scale.back(np.interp(where, x, y)))
 
 
-def time_to(log: RunLog, error: float) -> float | None:
+def time_to(log: RunLog, error: float, measure: Measure) -> float | None:
     """Return the training seconds after which the error is first that low, interpolated as it is drawn."""
-    x, y = points(log, "training_seconds")
+    x, y = points(log, "training_seconds", measure)
     below = np.flatnonzero(y <= error)
     if not len(below):
         return None
     k = int(below[0])
     if k == 0:
         return float(x[0])
-    share = np.log(y[k - 1] / error) / np.log(y[k - 1] / y[k])
+    before, after, wanted = measure.scale.to([y[k - 1], y[k], error])
+    share = (before - wanted) / (before - after)
     return float(np.exp(np.log(x[k - 1]) + share * np.log(x[k] / x[k - 1])))
 
 
@@ -142,8 +143,3 @@ def common(logs: Iterable[RunLog], axis: str) -> float | None:
     # Where every run gave up: as far as the first of them came.
     ends = [end for end in reached if end < math.inf] or [log.evaluations[-1][axis] for log in logs]
     return float(min(ends)) if ends and min(ends) > 0 else None
-
-
-def equal_time(runs: list[Runs]) -> float | None:
-    """Return the longest training time that every complete run reached."""
-    return common((log for group in runs for log in group.logs), "training_seconds")

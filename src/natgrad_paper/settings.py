@@ -46,8 +46,8 @@ def command(logs: list[RunLog], experiment: Experiment | None) -> str:
     seeds = sorted({log.header["seed"] for log in logs})
     words = ["natgrad", "run", header["experiment"], "--preset", preset, "--methods", ",".join(methods)]
     words += ["--seeds", ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")]
-    if "original" in header["data"]["name"]:
-        words += ["--data", "digs3pts_1.mat"]
+    if file := header["data"].get("file"):
+        words += ["--data", str(file)]
     if experiment and preset in known:
         usual = flat(
             json.loads(json.dumps(dataclasses.asdict(config.load(experiment.config, known[preset]))))

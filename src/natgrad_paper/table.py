@@ -10,28 +10,34 @@ from rich.text import Text
 
 from natgrad_paper.claims import Judged, Verdict
 from natgrad_paper.log import RunLog
-from natgrad_paper.series import ERROR, by_method, equal_time
+from natgrad_paper.measures import RECONSTRUCTION, Panel, View
+from natgrad_paper.series import by_method, common
 
 
-def summary(logs: list[RunLog]) -> Table:
+def summary(logs: list[RunLog], view: View = RECONSTRUCTION) -> Table:
     """Return the table of a run, a row a method: means over seeds, ± half the range of several."""
     header = logs[0].header
     runs = by_method(logs)
-    moment = equal_time(runs)
     seeds = sorted({log.header["seed"] for log in logs})
+    shown = [
+        each for each in view.measures if any(each.field in record for g in runs for record in g.final())
+    ]
+    timed = Panel(view.main, "training_seconds")
+    moment = common(logs, timed.axis) if timed in view.panels else None
     table = Table(
         title=f"{escape(header['data']['name'])}, preset {escape(header['preset'])}, "
         + (f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"),
         title_justify="left",
-        caption="Squared error, summed over pixels: on the training set at the end, on the\n"
-        "training set at a time every method reached, on the test set at the end.\n"
-        "Seconds of training, evaluating and compiling.",
+        caption="Errors at the end"
+        + (f", and {view.main.name} at a time every method reached" if moment else "")
+        + ".\nSeconds of training, evaluating and compiling.",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
     )
     table.add_column("method")
-    for column in ("final", f"at {moment:.0f} s" if moment else "at –", "test"):
+    timings = [f"at {moment:.0f} s"] if moment else []
+    for column in (*(each.label for each in shown), *timings):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("steps", "train", "eval", "comp."):
         table.add_column(column, justify="right", no_wrap=True)
@@ -39,9 +45,8 @@ def summary(logs: list[RunLog]) -> Table:
         final = group.final()
         table.add_row(
             Text(group.label),
-            _spread([record[ERROR] for record in final]),
-            _spread(group.error_at(moment) if moment else []),
-            _spread([record[f"test_{ERROR}"] for record in final if f"test_{ERROR}" in record], False),
+            *(_spread([each.of(record) for record in final]) for each in shown),
+            *([_spread(group.error_at(moment, timed))] if moment else []),
             _mean([record["iteration"] for record in final], "{:.0f}"),
             _mean([record["training_seconds"] for record in final]),
             _mean([record["evaluation_seconds"] for record in final]),
@@ -63,7 +68,7 @@ def verdicts(judged: Sequence[Judged]) -> Table:
     return table
 
 
-def _spread(values: Sequence[float | None], spread: bool = True) -> str:
+def _spread(values: Sequence[float | None]) -> str:
     if any(value is None for value in values):
         return "not finite"
     numbers = np.array(values, float)
@@ -71,11 +76,7 @@ def _spread(values: Sequence[float | None], spread: bool = True) -> str:
         return "–"
     digits = 2 if numbers.mean() < 10 else 1 if numbers.mean() < 100 else 0
     text = f"{numbers.mean():.{digits}f}"
-    return (
-        text
-        if len(numbers) == 1 or not spread
-        else f"{text} ± {(numbers.max() - numbers.min()) / 2:.{digits}f}"
-    )
+    return text if len(numbers) == 1 else f"{text} ± {(numbers.max() - numbers.min()) / 2:.{digits}f}"
 
 
 def _mean(values: list[float], form: str = "{:.1f}") -> str:

@@ -87,6 +87,9 @@ class Trainer:
         self.steps = method.steps_per_call(config)
         self.train = jax.device_put(problem.train)
         self.test = None if problem.test is None else jax.device_put(problem.test)
+        self.pool = jax.device_put(problem.pool)
+        self.gauge = problem.gauge if self.steps == 1 else None
+        self.valid = jax.device_put(problem.valid) if self.gauge else None
         self._compiled: Compiled | None = None
         self._loops: dict[tuple[tuple[int, ...], ...], Callable[..., Any]] = {}
 
@@ -95,15 +98,14 @@ class Trainer:
 
         The first event is where it starts, then one a call of the compiled loop.
         """
-        cases = len(self.problem.train[0])
         at, params, state = resume or (Position(), *self.start(seed))
         # Copies: the loop gives its buffers away, and a state may share them with the parameters.
         params, state = jax.tree.map(jnp.array, (params, state))
         with Stopwatch(at.compile_seconds) as compiling:
-            compiled = self._compile(params)
-        drawn = self.batches.draw(cases, seed, at.iteration, self.steps)
-        self._loop(params, state, drawn, compiling)
+            compiled = self._compile(params, self._draw(seed, at.iteration))
+        self._loop(params, state, self._draw(seed, at.iteration), compiling)
 
+        data = (*self.train, self.pool)
         training, evaluating = Stopwatch(at.training_seconds), Stopwatch(at.evaluation_seconds)
         iteration, refused, in_a_row = at.iteration, at.refused, at.in_a_row
         errors, ended = None, None
@@ -119,13 +121,19 @@ class Trainer:
             yield Event(position, min(1.0, spent / self.budget.limit), steps, errors, ended, (params, state))
             if ended:
                 return
+            gauged = compiled.gauge is not None and on_grid(iteration + 1)
+            before = jax.tree.map(jnp.array, params) if gauged else None
             with training:
-                drawn = self.batches.draw(cases, seed, iteration, self.steps)
+                drawn = self._draw(seed, iteration)
             advance = self._loop(params, state, drawn, compiling)
             with training:
-                params, state, info = jax.block_until_ready(advance(params, state, self.train, drawn))
+                params, state, info = jax.block_until_ready(advance(params, state, data, drawn))
             iteration += self.steps
             steps = _rows(jax.device_get(info), self.steps)
+            if compiled.gauge is not None and gauged:
+                with evaluating:
+                    measured = compiled.gauge(before, params, data, self.valid, drawn)
+                    steps = ({**steps[0], **{name: float(value) for name, value in measured.items()}},)
             refused += sum(not step.get("accepted", True) for step in steps)
             for step in steps:
                 in_a_row = in_a_row + 1 if step.get("outcome") in NONFINITE else 0
@@ -146,45 +154,53 @@ class Trainer:
         params = self.problem.init(seed)
         return params, self.optimizer.init(params)
 
+    def _draw(self, seed: int, first: int) -> dict[str, np.ndarray]:
+        """Return the indices of the cases that the steps from `first` on see."""
+        pool = 0 if self.pool is None else len(self.pool)
+        return self.batches.draw(len(self.problem.train[0]), seed, first, self.steps, pool)
+
     def _next_mark(self, iteration: int, seconds: float) -> float:
         """Return where the next evaluation is due: the first point of the grid ahead."""
         spent = self.budget.spent(iteration, seconds)
         return next((mark for mark in self.budget.marks() if mark > spent), self.budget.limit)
 
-    def _compile(self, params: Tree) -> "Compiled":
+    def _compile(self, params: Tree, drawn: dict[str, Any]) -> "Compiled":
         if self._compiled is None:
             evaluate = jax.jit(self._case_errors)
+            data = (*self.train, self.pool)
             self._compiled = Compiled(
                 evaluate.lower(params, self.train).compile(),
                 None if self.test is None else evaluate.lower(params, self.test).compile(),
+                None
+                if self.gauge is None
+                else jax.jit(self._gauge).lower(params, params, data, self.valid, drawn).compile(),
             )
         return self._compiled
 
     def _loop(
-        self, params: Tree, state: Tree, drawn: dict[str, np.ndarray], compiling: "Stopwatch"
+        self, params: Tree, state: Tree, drawn: dict[str, Any], compiling: "Stopwatch"
     ) -> Callable[..., Any]:
         """Return the loop for batches of these sizes, compiled when they are first met."""
         sizes = tuple(rows.shape for rows in drawn.values())
         if sizes not in self._loops:
             with compiling:
-                self._loops[sizes] = self._ready(params, state, drawn)
+                self._loops[sizes] = self._ready(params, state, (*self.train, self.pool), drawn)
         return self._loops[sizes]
 
-    def _ready(self, params: Tree, state: Tree, drawn: dict[str, np.ndarray]) -> Callable[..., Any]:
+    def _ready(self, params: Tree, state: Tree, data: Any, drawn: dict[str, Any]) -> Callable[..., Any]:
         """Return the loop, compiled; of a method that searches on the host, what can be compiled of it."""
         if self.method.on_host:
-            self._advance_on_host(params, state, self.train, drawn)
+            self._advance_on_host(params, state, data, drawn)
             return self._advance_on_host
         advance = jax.jit(self._advance, donate_argnums=(0, 1))
-        return advance.lower(params, state, self.train, drawn).compile()
+        return advance.lower(params, state, data, drawn).compile()
 
     def _advance_on_host(self, params: Tree, state: Tree, data: Any, drawn: Any) -> tuple[Tree, Tree, Any]:
         """Take several steps that cannot be traced."""
         history = []
         for number in range(self.steps):
             indices = {part: rows[number] for part, rows in drawn.items()}
-            inputs, targets = data
-            arguments = self.batches.arguments(inputs, targets, indices)
+            arguments = self._arguments(data, indices)
             params, state, info = self.optimizer.step(params, state, arguments.pop("batch"), **arguments)
             history.append(_summary(info))
         return params, state, jax.tree.map(lambda *values: jnp.stack(values), *history)
@@ -193,13 +209,26 @@ class Trainer:
         """Take several steps: the compiled loop."""
 
         def one(carry: tuple[Tree, Tree], indices: dict[str, Any]) -> tuple[tuple[Tree, Tree], Any]:
-            inputs, targets = data
-            arguments = self.batches.arguments(inputs, targets, indices)
+            arguments = self._arguments(data, indices)
             params, state, info = self.optimizer.step(*carry, arguments.pop("batch"), **arguments)
             return (params, state), _summary(info)
 
         (params, state), history = jax.lax.scan(one, (params, state), drawn, length=self.steps)
         return params, state, history
+
+    def _arguments(self, data: Any, indices: dict[str, Any]) -> dict[str, Any]:
+        """Return what a step takes: `batch` and whatever else the method draws."""
+        inputs, targets, pool = data
+        return self.batches.arguments(inputs, targets, indices, pool)
+
+    def _gauge(
+        self, before: Tree, after: Tree, data: Any, valid: Any, drawn: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return what the problem measures of a single step."""
+        assert self.gauge is not None
+        arguments = self._arguments(data, {part: rows[0] for part, rows in drawn.items()})
+        inputs = arguments["batch"][0]
+        return self.gauge(before, after, inputs, arguments.get("metric_inputs", inputs), valid[0])
 
     def _case_errors(self, params: Tree, data: Any) -> dict[str, Any]:
         """Return every case's errors, computed in chunks, so that memory does not follow the data."""
@@ -230,6 +259,7 @@ class Compiled:
 
     on_train: Callable[..., Any]
     on_test: Callable[..., Any] | None
+    gauge: Callable[..., Any] | None
 
 
 class Stopwatch:

@@ -1,4 +1,4 @@
-"""Choosing settings fairly: every combination of a small grid, judged on cases held out from the training set."""
+"""Choosing settings fairly: every combination of a small grid, judged on validation cases."""
 
 import csv
 import itertools
@@ -12,7 +12,6 @@ import numpy as np
 from natgrad_paper import config
 from natgrad_paper.errors import UserError
 from natgrad_paper.experiment import Experiment, Method, Problem
-from natgrad_paper.series import ERROR
 from natgrad_paper.train import Event, Trainer
 
 HELD_OUT = 10
@@ -50,12 +49,16 @@ def combinations(grids: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def held_out(problem: Problem) -> Problem:
-    """Return the problem on part of its training set, tested on the rest of it; its own test set is not touched."""
+    """Return the problem tested on its validation cases, or else on part of its training set, which then lacks them.
+
+    Its own test set is not touched, and what only a report needs is left out.
+    """
+    problem = replace(problem, pictures=None, gauge=None)
+    if problem.valid is not None:
+        return replace(problem, test=problem.valid)
     inputs, targets = problem.train
     kept = len(inputs) - max(1, len(inputs) // HELD_OUT)
-    return replace(
-        problem, train=(inputs[:kept], targets[:kept]), test=(inputs[kept:], targets[kept:]), pictures=None
-    )
+    return replace(problem, train=(inputs[:kept], targets[:kept]), test=(inputs[kept:], targets[kept:]))
 
 
 def tune(
@@ -69,7 +72,7 @@ def tune(
     watch: Callable[[int, int, Event], None],
 ) -> Iterator[Trial]:
     """Train the method with every combination, one after another, and yield how each did."""
-    trials = combinations(grids)
+    trials, field = combinations(grids), experiment.view.main.field
     settings: list[Any] = [config.load(experiment.config, preset, [*base, *changes]) for changes in trials]
     problem = held_out(experiment.prepare(settings[0], data))
     for number, (changes, chosen) in enumerate(zip(trials, settings, strict=True)):
@@ -77,7 +80,7 @@ def tune(
         for event in Trainer(problem, method, chosen).run(seed):
             errors = event.errors or errors
             watch(number, len(trials), event)
-        yield Trial(changes, errors[f"test_{ERROR}"], errors[ERROR], event.position.iteration)
+        yield Trial(changes, errors[f"test_{field}"], errors[field], event.position.iteration)
 
 
 def write(path: Path, trials: Sequence[Trial]) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Whole
+from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Unlabelled, Whole
 
 
 def test_each_case_once_an_epoch_in_an_order_of_its_own():
@@ -42,6 +42,24 @@ def test_other_cases_are_others():
         assert not set(drawn["gradient"][step]) & set(drawn["metric"][step])
         assert len(set(drawn["metric"][step])) == 12
     assert not np.array_equal(drawn["metric"], drawn["search"])
+
+
+def test_unlabelled_inputs_come_from_the_pool_alone():
+    batches = Batches(Minibatch(5), Unlabelled(8))
+    together = batches.draw(10, 3, 0, 40, pool=20)
+    assert together["metric"].shape == (40, 8)
+    assert set(together["metric"].ravel()) == set(range(20))  # beyond the ten training cases, and all of them
+    assert all(len(set(row)) == 8 for row in together["metric"])
+    alone = batches.draw(10, 3, 17, 1, pool=20)
+    np.testing.assert_array_equal(alone["metric"][0], together["metric"][17])
+    # What the metric draws does not change what the gradient sees.
+    for others in (Batches(Minibatch(5)), Batches(Minibatch(5), Others(4))):
+        np.testing.assert_array_equal(others.draw(10, 3, 0, 40)["gradient"], together["gradient"])
+    inputs, pool = np.arange(10.0), 100 + np.arange(20.0)
+    drawn = {part: rows[0] for part, rows in together.items()}
+    arguments = batches.arguments(inputs, -inputs, drawn, pool)
+    np.testing.assert_array_equal(arguments["metric_inputs"], 100 + drawn["metric"])
+    np.testing.assert_array_equal(arguments["batch"][0], drawn["gradient"])
 
 
 def test_seeds_differ():

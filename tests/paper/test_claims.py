@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from synthetic import run_log
 
-from natgrad_paper.claims import Below, BestBelow, Claim, Reliable, Verdict, judge, together, verdict_on
-from natgrad_paper.experiments import curves_claims
+from natgrad_paper.claims import Below, BestBelow, Claim, Reliable, Verdict, judge, rule, together, verdict_on
+from natgrad_paper.experiments import curves_claims, unlabelled_claims
+from natgrad_paper.measures import LINEAR, RECONSTRUCTION, Measure, Panel
 from natgrad_paper.series import by_method
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
@@ -89,9 +90,40 @@ def test_cut_runs_are_left_out_and_failed_ones_count():
 
 def test_an_error_that_is_not_finite_counts_as_that_of_the_start():
     diverged = [run_log("a", seed, order=0, errors=(8.0, 4.0, None)) for seed in range(3)]
-    found = Below("a", "b", ("iteration",))(methods(*diverged, *(run_log("b", seed) for seed in range(3))))
+    found = Below("a", "b", RECONSTRUCTION.panels[:1])(
+        methods(*diverged, *(run_log("b", seed) for seed in range(3)))
+    )
     assert found[0].verdict is FAILS
     assert found[0].words == "A / B at 100 iterations: 4 (4 to 4, 3 seeds)"
+
+
+def test_counted_errors_are_compared_by_their_difference():
+    """In percent, where a run without any mistake has no logarithm."""
+    panel = Panel(Measure("test_misclassified", "test error", "test error, %", LINEAR, "%", 100.0))
+
+    def counted(name, seed, share):
+        found = run_log(name, seed, order="ab".index(name))
+        for record in found.evaluations:
+            record["test_misclassified"] = share
+        return found
+
+    runs = [counted("a", seed, share) for seed, share in enumerate((0.0, 0.2, 0.1))]
+    runs += [counted("b", seed, share) for seed, share in enumerate((0.04, 0.25, 0.16))]
+    (found,) = Below("a", "b", (panel,))(methods(*runs))
+    assert found.words == "A − B, test error, % at 100 iterations: −5 (−6.15 to −3.85, 3 seeds)"
+    assert found.verdict is HOLDS
+    assert Below("b", "a", (panel,))(methods(*runs))[0].verdict is FAILS
+
+
+def test_the_rule_is_in_the_words_of_what_is_shown():
+    curves_rule, faces_rule = (dict(rule(view)) for view in (RECONSTRUCTION, unlabelled_claims.VIEW))
+    assert "at equal training time" in curves_rule["A below B"]
+    assert "mean over seeds of log(error of A / error of B) is below" in curves_rule["holds"]
+    assert "training time" not in faces_rule["A below B"]
+    assert (
+        "log(error of A / error of B) (training cost) or error of A − error of B (test error)"
+        in (faces_rule["holds"])
+    )
 
 
 def test_conjunction():

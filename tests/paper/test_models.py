@@ -1,10 +1,10 @@
-"""The autoencoder of the paper and its sparse start."""
+"""The networks of the paper and their sparse start."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from natgrad_paper.models import Autoencoder, parameter_count, sparse_init
+from natgrad_paper.models import Autoencoder, ConvNet, parameter_count, sparse_init
 
 PAPER = Autoencoder((784, 400, 200, 100, 50, 25, 6))
 
@@ -49,3 +49,47 @@ def test_start_is_a_function_of_the_seed():
     one, same, other = sparse_init((30, 20), 5), sparse_init((30, 20), 5), sparse_init((30, 20), 6)
     np.testing.assert_array_equal(one[0]["weights"], same[0]["weights"])
     assert not np.array_equal(one[0]["weights"], other[0]["weights"])
+
+
+def slow(net, params, picture):
+    """The network on one picture as its description reads: every filter at every place, sigmoid, then the pooling."""
+    convolution, *dense = (
+        {name: np.asarray(value, np.float64) for name, value in layer.items()} for layer in params
+    )
+    places = net.side - net.window + 1
+    maps = np.empty((net.filters, places, places))
+    for f in range(net.filters):
+        kernel = convolution["weights"][:, f].reshape(net.window, net.window)
+        for i in range(places):
+            for j in range(places):
+                under = picture[i : i + net.window, j : j + net.window]
+                maps[f, i, j] = 1 / (1 + np.exp(-(np.sum(under * kernel) + convolution["biases"][f])))
+    cells = places // net.pool
+    pooled = np.array(
+        [
+            maps[f, i * net.pool : (i + 1) * net.pool, j * net.pool : (j + 1) * net.pool].max()
+            for i in range(cells)
+            for j in range(cells)
+            for f in range(net.filters)
+        ]
+    )
+    hidden = 1 / (1 + np.exp(-(pooled @ dense[0]["weights"] + dense[0]["biases"])))
+    return hidden @ dense[1]["weights"] + dense[1]["biases"]
+
+
+def test_convolutional_net_is_what_it_says():
+    net = ConvNet(
+        side=11, filters=3, window=4, pool=3, units=5, outputs=2
+    )  # 8 places, 2 cells, 2 places left over
+    assert net.cells == 2
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape)), net.init(0))
+    pictures = rng.uniform(size=(4, 11, 11))
+    expected = [slow(net, params, picture) for picture in pictures]
+    np.testing.assert_allclose(net(params, jnp.asarray(pictures.reshape(4, -1))), expected, rtol=1e-12)
+
+
+def test_convolutional_net_has_the_papers_parameters():
+    params = ConvNet(48, 512, 14, 5, 1024, 7).init(0)
+    assert parameter_count(params) == 196 * 512 + 512 + 49 * 512 * 1024 + 1024 + 1024 * 7 + 7
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}

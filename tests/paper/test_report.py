@@ -12,12 +12,15 @@ from synthetic import run_log
 
 from natgrad_paper import log, progress, report, series, table
 from natgrad_paper.errors import UserError
+from natgrad_paper.measures import LINEAR, RECONSTRUCTION, SQUARED_ERROR, Measure, Panel
 from natgrad_paper.train import Event, Position
+
+ITERATIONS, SECONDS = RECONSTRUCTION.panels
 
 
 def test_mean_is_geometric_and_band_is_the_range():
     (runs,) = series.by_method([run_log(seed=0), run_log(seed=1, scale=4.0)])
-    line = runs.line("iteration")
+    line = runs.line(ITERATIONS)
     np.testing.assert_allclose(line.x, [10, 100])  # iteration 0 has no place on a logarithmic axis
     np.testing.assert_allclose(line.mean, [8, 4])
     np.testing.assert_allclose(line.low, [4, 2])
@@ -26,31 +29,54 @@ def test_mean_is_geometric_and_band_is_the_range():
 
 def test_error_at_a_time_is_interpolated_as_drawn():
     (runs,) = series.by_method([run_log()])
-    assert runs.error_at(math.sqrt(2.0 * 4.0)) == [pytest.approx(math.sqrt(4.0 * 2.0))]
-    assert runs.error_at(1.0) == [pytest.approx(math.sqrt(8.0 * 4.0))]  # from the start, linear in x
-    assert runs.error_at(0.0) == [pytest.approx(8.0)]
-    assert runs.error_at(4.1) == []
-    assert runs.error_at(10.0, "iteration") == [pytest.approx(4.0)]
-    assert series.equal_time([runs]) == 4.0
+    assert runs.error_at(math.sqrt(2.0 * 4.0), SECONDS) == [pytest.approx(math.sqrt(4.0 * 2.0))]
+    assert runs.error_at(1.0, SECONDS) == [pytest.approx(math.sqrt(8.0 * 4.0))]  # from the start, linear in x
+    assert runs.error_at(0.0, SECONDS) == [pytest.approx(8.0)]
+    assert runs.error_at(4.1, SECONDS) == []
+    assert runs.error_at(10.0, ITERATIONS) == [pytest.approx(4.0)]
+    assert equal_time([runs]) == 4.0
 
 
 def test_time_to_an_error_is_where_the_drawn_line_crosses_it():
     (runs,) = series.by_method(
         [run_log(), run_log(seed=1, scale=10.0), run_log(seed=2, errors=(8.0, 2.5, 3.5))]
     )
-    assert runs.time_to(math.sqrt(8.0)) == [pytest.approx(math.sqrt(8.0)), 2.0]
-    assert runs.time_to(1.0) == []
+    assert runs.time_to(math.sqrt(8.0), SQUARED_ERROR) == [pytest.approx(math.sqrt(8.0)), 2.0]
+    assert runs.time_to(1.0, SQUARED_ERROR) == []
 
 
 def test_runs_that_gave_up_keep_their_error_and_cut_ones_do_not_shorten_the_rest():
     gave_up = run_log(errors=(8.0, 4.0), end="10 nonfinite steps in a row")
     cut = run_log(seed=1, errors=(8.0, 4.0), end=None)
     runs = series.by_method([gave_up, cut, run_log("sgd", order=0)])
-    assert series.equal_time(runs) == 4.0
-    assert runs[1].error_at(4.0) == [pytest.approx(4.0)]
-    assert series.equal_time(series.by_method([gave_up])) == 2.0
-    assert series.equal_time(series.by_method([cut])) == 2.0
-    assert series.equal_time(series.by_method([run_log(errors=())])) is None
+    assert equal_time(runs) == 4.0
+    assert runs[1].error_at(4.0, SECONDS) == [pytest.approx(4.0)]
+    assert equal_time(series.by_method([gave_up])) == 2.0
+    assert equal_time(series.by_method([cut])) == 2.0
+    assert equal_time(series.by_method([run_log(errors=())])) is None
+
+
+def equal_time(runs):
+    return series.common([log for group in runs for log in group.logs], "training_seconds")
+
+
+def percent(*errors, seed=0):
+    """Return a run whose test error is counted, from a share of all cases."""
+    found = run_log(seed=seed, errors=(8.0,) * len(errors))
+    for record, error in zip(found.evaluations, errors, strict=True):
+        record["test_misclassified"] = error
+    return found
+
+
+def test_an_error_in_percent_is_averaged_and_interpolated_as_it_is_drawn():
+    panel = Panel(Measure("test_misclassified", "test error", "test error, %", LINEAR, "%", 100.0))
+    (runs,) = series.by_method([percent(0.9, 0.5, 0.0), percent(0.9, 0.3, 0.2, seed=1)])
+    line = runs.line(panel)
+    np.testing.assert_allclose(line.x, [10, 100])
+    np.testing.assert_allclose(line.mean, [40, 10])  # no mistake at all has its place
+    np.testing.assert_allclose((line.low, line.high), [[30, 0], [50, 20]])
+    assert runs.error_at(math.sqrt(1000.0), panel) == [pytest.approx(25.0), pytest.approx(25.0)]
+    assert runs.error_at(5.0, panel) == [pytest.approx(70.0), pytest.approx(60.0)]
 
 
 def test_names_of_lines_are_kept_apart():
@@ -117,7 +143,7 @@ def event(iteration, steps=(), errors=None, ended=None):
 def test_live_display_shows_the_numbers():
     console = Console(file=io.StringIO(), force_terminal=True, width=140)
     step = {"damping": 3.0, "rho": 0.5, "solver_iterations": 20}
-    with progress.display(console, 2) as shown:
+    with progress.display(console, 2, SQUARED_ERROR) as shown:
         shown.start("NGD", 0)
         shown.update(event(7, (step,), {"squared_error": 12.5}))
         shown.update(event(14, (step,), {"squared_error": 6.25}, "finished"))
@@ -128,12 +154,13 @@ def test_live_display_shows_the_numbers():
 
 def test_quiet_display_is_a_line_a_training():
     console = Console(file=io.StringIO(), width=60)
-    with progress.display(console, 1) as shown:
+    with progress.display(console, 1, SQUARED_ERROR) as shown:
         shown.start("NGD", 0)
         shown.update(event(7))
         shown.update(event(14, (), {"squared_error": 6.25}, "finished"))
     assert console.file.getvalue().count("\n") == 1
     assert "NGD, seed 0: finished after 14 iterations" in console.file.getvalue()
+    assert "squared error 6.25" in console.file.getvalue()
 
 
 @pytest.mark.parametrize(

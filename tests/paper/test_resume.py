@@ -12,6 +12,7 @@ import pytest
 
 from natgrad_paper import experiments, log, plan, progress, stop
 from natgrad_paper import run as runner
+from natgrad_paper.measures import SQUARED_ERROR
 from natgrad_paper.train import Trainer
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
@@ -169,7 +170,10 @@ def test_resume_says_what_it_lacks(tmp_path):
 def test_displays_tell():
     from rich.console import Console
 
-    for kind in (progress.Quiet, lambda console: progress.Live(console, 2)):
+    for kind in (
+        lambda console: progress.Quiet(console, SQUARED_ERROR),
+        lambda console: progress.Live(console, 2, SQUARED_ERROR),
+    ):
         console = Console(record=True, width=200)
         with kind(console) as display:
             display.skip("NGD", 3)

@@ -4,12 +4,12 @@ A new method is one entry in `METHODS`; its constants are fields of the config, 
 command line can change them.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -18,31 +18,31 @@ from natgrad.solve import CG, MinresQLP
 from natgrad_paper import first_order
 from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Whole
 from natgrad_paper.data import curves, curves_file
-from natgrad_paper.experiment import Errors, Experiment, Method, Problem
+from natgrad_paper.data.images import Images
+from natgrad_paper.experiment import Experiment, Method, Problem
 from natgrad_paper.experiments.curves_claims import CLAIMS, GROUPS
-from natgrad_paper.experiments.curves_config import Config
+from natgrad_paper.experiments.curves_config import Competition, Config, Natural
 from natgrad_paper.models import Autoencoder, Layers
 
-SHAPE = (28, 28)
 SOLVERS = {"cg": CG, "minres-qlp": MinresQLP}
 
 
-def solver(config: Config, maxiter: int) -> CG | MinresQLP:
+def solver(config: Natural, maxiter: int) -> CG | MinresQLP:
     """Return the solver the config names."""
     return SOLVERS[config.solver.name](maxiter=maxiter, rtol=config.solver.rtol)
 
 
-def damping(config: Config) -> ng.LevenbergMarquardt:
+def damping(config: Natural) -> ng.LevenbergMarquardt:
     """Return the damping of the paper's methods; its ratio is the paper's first-order one in all presets."""
     return ng.LevenbergMarquardt(config.damping.initial, reduction=config.damping.reduction)
 
 
-def sgd(problem: Problem, config: Config) -> ng.Optimizer:
+def sgd(problem: Problem, config: Competition) -> ng.Optimizer:
     """Return plain stochastic gradient descent."""
     return ng.sgd(problem.model, problem.likelihood, learning_rate=config.sgd.rate)
 
 
-def ngd(problem: Problem, config: Config) -> ng.Optimizer:
+def ngd(problem: Problem, config: Natural) -> ng.Optimizer:
     """Return natural gradient with a fixed rate."""
     return ng.natural_gradient(
         problem.model,
@@ -53,7 +53,7 @@ def ngd(problem: Problem, config: Config) -> ng.Optimizer:
     )
 
 
-def ngd_l(problem: Problem, config: Config) -> ng.Optimizer:
+def ngd_l(problem: Problem, config: Competition) -> ng.Optimizer:
     """Return natural gradient with a line search."""
     return ng.natural_gradient(
         problem.model,
@@ -64,10 +64,10 @@ def ngd_l(problem: Problem, config: Config) -> ng.Optimizer:
     )
 
 
-def conjugate(**parts: Any) -> Callable[[Problem, Config], ng.Optimizer]:
+def conjugate(**parts: Any) -> Callable[[Problem, Competition], ng.Optimizer]:
     """Return a builder of natural conjugate gradient in batch mode, with these parts."""
 
-    def build(problem: Problem, config: Config) -> ng.Optimizer:
+    def build(problem: Problem, config: Competition) -> ng.Optimizer:
         natural = ng.Natural(solver(config, config.full.maxiter))
         return ng.natural_conjugate_gradient(
             problem.model, problem.likelihood, direction=natural, damping=damping(config), **parts
@@ -76,7 +76,7 @@ def conjugate(**parts: Any) -> Callable[[Problem, Config], ng.Optimizer]:
     return build
 
 
-def ncg_q(problem: Problem, config: Config) -> ng.Optimizer:
+def ncg_q(problem: Problem, config: Competition) -> ng.Optimizer:
     """Return conjugate gradient from the quadratic model; λ by the quadratic ratio, which this method needs."""
     return ng.natural_conjugate_gradient(
         problem.model,
@@ -86,7 +86,7 @@ def ncg_q(problem: Problem, config: Config) -> ng.Optimizer:
     )
 
 
-def ncg_kronecker(problem: Problem, config: Config) -> ng.Optimizer:
+def ncg_kronecker(problem: Problem, config: Competition) -> ng.Optimizer:
     """Return NCG-Q with the Kronecker preconditioner: λ falls slowly to a floor."""
     kron = config.kron
     return ng.natural_conjugate_gradient(
@@ -97,22 +97,22 @@ def ncg_kronecker(problem: Problem, config: Config) -> ng.Optimizer:
     )
 
 
-def ngd_search(problem: Problem, config: Config) -> ng.Optimizer:
+def ngd_search(problem: Problem, config: Competition) -> ng.Optimizer:
     """Return natural gradient on minibatches with a line search, on whatever cases the arm searches."""
     return replace(ngd(problem, config), search=ng.LineSearch())
 
 
-def ngd_diagonal(problem: Problem, config: Config) -> ng.Optimizer:
+def ngd_diagonal(problem: Problem, config: Competition) -> ng.Optimizer:
     """Return natural gradient with the diagonal of the metric, the control the paper argues against."""
     return replace(ngd(problem, config), metric=ng.DiagonalFisher(blocks=20))
 
 
-def ncg_f_diagonal(problem: Problem, config: Config) -> ng.Optimizer:
+def ncg_f_diagonal(problem: Problem, config: Competition) -> ng.Optimizer:
     """Return Gonzalez and Dorronsoro's method: conjugate natural gradient with the diagonal of the metric."""
     return replace(conjugate(beta=ng.PolakRibiere())(problem, config), metric=ng.DiagonalFisher(blocks=20))
 
 
-def hessian_free(problem: Problem, config: Config) -> ng.Optimizer:
+def hessian_free(problem: Problem, config: Competition) -> ng.Optimizer:
     """Return Martens' Hessian-Free."""
     return ng.hessian_free(
         problem.model,
@@ -124,10 +124,10 @@ def hessian_free(problem: Problem, config: Config) -> ng.Optimizer:
     )
 
 
-def krylov(last_step: bool) -> Callable[[Problem, Config], ng.Optimizer]:
+def krylov(last_step: bool) -> Callable[[Problem, Competition], ng.Optimizer]:
     """Return a builder of Krylov Subspace Descent, with or without the last step in its space."""
 
-    def build(problem: Problem, config: Config) -> ng.Optimizer:
+    def build(problem: Problem, config: Competition) -> ng.Optimizer:
         return ng.krylov_subspace_descent(
             problem.model, problem.likelihood, size=config.ksd.size, last_step=last_step
         )
@@ -135,7 +135,7 @@ def krylov(last_step: bool) -> Callable[[Problem, Config], ng.Optimizer]:
     return build
 
 
-def tonga(problem: Problem, config: Config) -> ng.Optimizer:
+def tonga(problem: Problem, config: Competition) -> ng.Optimizer:
     """Return TONGA."""
     return ng.tonga(
         problem.model,
@@ -245,18 +245,35 @@ METHODS = (
 )  # fmt: skip
 
 
-def errors(model: Autoencoder) -> Errors:
-    """Return the measures of the figure: both are sums over pixels."""
+def reconstruction(
+    images: Images, encoder: tuple[int, ...], likelihood: Any, cost: str = "cross_entropy"
+) -> Problem:
+    """Return the problem of reconstructing images, with the measures of the figure, which are sums over pixels.
 
-    def measure(params: Layers, inputs: Array, targets: Array) -> dict[str, Array]:
-        logits = model(params, inputs)
-        difference = jax.nn.sigmoid(logits) - targets
-        return {
-            "squared_error": jnp.sum(difference**2, axis=-1),
-            "cross_entropy": ng.Bernoulli().nll(logits, targets),
-        }
+    Args:
+        images: Square ones.
+        encoder: Units from the input to the code.
+        likelihood: Of the pixels; its negative logarithm is what is lowered.
+        cost: What that is called in the logs.
+    """
+    model = Autoencoder(encoder)
 
-    return measure
+    def errors(params: Layers, inputs: Array, targets: Array) -> dict[str, Array]:
+        outputs = model(params, inputs)
+        difference = likelihood.mean(outputs) - targets
+        return {"squared_error": jnp.sum(difference**2, axis=-1), cost: likelihood.nll(outputs, targets)}
+
+    side = math.isqrt(encoder[0])
+    return Problem(
+        model=model,
+        likelihood=likelihood,
+        init=model.init,
+        errors=errors,
+        train=(images.train, images.train),
+        test=(images.test, images.test) if len(images.test) else None,
+        data=images.describe(),
+        pictures=lambda params, inputs: likelihood.mean(model(params, inputs)).reshape(-1, side, side),
+    )
 
 
 def prepare(config: Config, path: Path | None) -> Problem:
@@ -265,17 +282,7 @@ def prepare(config: Config, path: Path | None) -> Problem:
         images = curves.generate(config.data.seed, config.data.train, config.data.test)
     else:
         images = curves_file.read(path).first(config.data.train, config.data.test, str(path))
-    model = Autoencoder(config.model.encoder)
-    return Problem(
-        model=model,
-        likelihood=ng.Bernoulli(),
-        init=model.init,
-        errors=errors(model),
-        train=(images.train, images.train),
-        test=(images.test, images.test) if len(images.test) else None,
-        data=images.describe(),
-        pictures=lambda params, inputs: jax.nn.sigmoid(model(params, inputs)).reshape(-1, *SHAPE),
-    )
+    return reconstruction(images, config.model.encoder, ng.Bernoulli())
 
 
 EXPERIMENT = Experiment(

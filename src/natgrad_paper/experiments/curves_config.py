@@ -152,17 +152,21 @@ class Lbfgs:
     memory: Size = 10
 
 
-@dataclass(frozen=True)
-class Config:
-    """All of the experiment's numbers."""
+@dataclass(frozen=True, kw_only=True)
+class Natural:
+    """The numbers of natural gradient on minibatches, and of how long it runs."""
 
-    data: Data
-    model: Model
     budget: Budget
     solver: Solver
     damping: Damping
-    sgd: Sgd
     ngd: Minibatched
+
+
+@dataclass(frozen=True, kw_only=True)
+class Competition(Natural):
+    """The numbers of all methods."""
+
+    sgd: Sgd
     full: FullBatch
     hf: HessianFree
     ksd: Krylov
@@ -174,8 +178,8 @@ class Config:
     evaluation_chunk: Size = 1000
     """Cases evaluated at a time."""
 
-    def __post_init__(self) -> None:
-        cases = self.data.train
+    def fits(self, cases: int) -> None:
+        """Refuse batches that so many training cases cannot fill."""
         for section in ("sgd", "kron", "tonga", "nesterov", "adam"):
             if (batch := getattr(self, section).batch) > cases:
                 raise Unfit(f"{section}.batch", f"at most data.train = {cases}", batch)
@@ -184,8 +188,19 @@ class Config:
                 raise Unfit(f"{section}.part", f"at most data.train = {cases}", part)
         if self.ngd.batch > cases // 2:  # A method searches on as many cases that the gradient does not see.
             raise Unfit("ngd.batch", f"at most half of data.train = {cases}", self.ngd.batch)
-        if self.ngd.batch + self.ngd.metric_batch > cases:
-            others = cases - self.ngd.batch
+        others = cases - self.ngd.batch
+        if self.ngd.metric_batch > others:
             raise Unfit(
                 "ngd.metric_batch", f"at most the {others} cases the gradient leaves", self.ngd.metric_batch
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Competition):
+    """All of the experiment's numbers."""
+
+    data: Data
+    model: Model
+
+    def __post_init__(self) -> None:
+        self.fits(self.data.train)
