@@ -21,7 +21,9 @@ LONGEST = 1 << 28
 """Bytes that a packed log may unpack to."""
 FINISHED = "finished"
 """The reason of an end that used up its budget; any other is an end before its time."""
-TIMES = frozenset({"started", "training_seconds", "evaluation_seconds", "compile_seconds"})
+TIMES = frozenset(
+    {"started", "training_seconds", "evaluation_seconds", "compile_seconds", "generating_seconds"}
+)
 """The fields in which two runs of the same seed may differ."""
 
 

@@ -12,6 +12,7 @@ from natgrad_paper.drawing import Group, color
 from natgrad_paper.markup import Markup, join, table, tag
 from natgrad_paper.series import ERROR, Runs
 
+RATIOS = "Ratios of errors: mean over seeds, and in brackets two standard errors to either side."
 MARKS = {Verdict.HOLDS: ("holds", "✓"), Verdict.FAILS: ("fails", "✗"), Verdict.OPEN: ("open", "?")}
 
 
@@ -91,7 +92,9 @@ def _number(values: list[float], total: int, best: bool) -> Markup:
     return join(tag("span", mean, class_="best" if best else None), tag("small", rest) if rest else None)
 
 
-def claims(judged: Sequence[Judged]) -> Markup | None:
+def claims(
+    judged: Sequence[Judged], rule: Sequence[tuple[str, str]] = RULE, caption: str = RATIOS
+) -> Markup | None:
     """Return the table of claims: words, what was measured, the verdict."""
     if not judged:
         return None
@@ -118,12 +121,11 @@ def claims(judged: Sequence[Judged]) -> Markup | None:
         ]
         for each in judged
     ]
-    caption = "Ratios of errors: mean over seeds, and in brackets two standard errors to either side."
     return tag(
         "section",
         tag("h2", "The claims"),
         tag("h3", "The rule"),
-        tag("dl", [join(tag("dt", term), tag("dd", words)) for term, words in RULE], class_="rule"),
+        tag("dl", [join(tag("dt", term), tag("dd", words)) for term, words in rule], class_="rule"),
         table(
             ["", "claim", "measured", "verdict"],
             rows,
