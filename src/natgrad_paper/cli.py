@@ -131,6 +131,10 @@ def run(
             name, where = _preset(chosen.presets(), preset or "small")
             directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
             request = plan.asked(chosen, name, where, change or (), names, numbers or (0,), file)
+        if chosen.study is not None and set(request.methods) != set(by_name):
+            raise UserError(
+                f"--methods: expected all of {', '.join(by_name)} for {experiment}, found {methods}"
+            )
         settings = plan.settings(chosen, request, where)
         problem = chosen.prepare(settings, file or (Path(request.data) if request.data else None))
         if not resume:

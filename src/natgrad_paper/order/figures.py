@@ -1,7 +1,6 @@
 """The drawings of figure 2's report: the figure itself, the limit of small rates, the drift, and the characters."""
 
 import base64
-import binascii
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -42,7 +41,8 @@ def figure_2(runs: Sequence[Runs]) -> Figure:
             panel.set_ylabel(title)
             panel.set_yscale("log")
             dress(panel)
-        left.legend(frameon=False)
+        if left.lines:
+            left.legend(frameon=False)
         logs = [log for group in runs for log in group.logs]
         head, data = logs[0].header, logs[0].header["data"]
         figure.suptitle(
@@ -144,7 +144,7 @@ def characters(log: RunLog) -> Figure | None:
         raise FieldError(where, "labels", f"{shape[0]} whole numbers from 0 to {CLASSES - 1}", labels)
     try:
         raw = base64.b64decode(str(log.samples.get("stages")), validate=True)
-    except binascii.Error:
+    except ValueError:  # Of which base64's own error is a kind.
         raw = b""
     if len(raw) != math.prod(shape):
         raise FieldError(where, "stages", f"{math.prod(shape)} bytes in base64", len(raw))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -17,6 +17,8 @@ from natgrad_paper.experiment import Tree
 from natgrad_paper.models import Layers
 from natgrad_paper.order.config import Config, Ngd
 
+Trained = tuple[Tree, Tree]
+"""Parameters and optimizer state."""
 CHUNK = 1000
 """Examples evaluated at a time."""
 
@@ -98,27 +100,14 @@ class Learner:
         self.model = Classifier(config.stream.side**2, config.model.hidden)
         self.optimizer = competitor.optimizer(self.model, config)
 
-    def start(self, seed: int) -> tuple[Tree, Tree]:
+    def start(self, seed: int) -> Trained:
         """Return a seed's parameters, the same for every method, and the optimizer's state."""
         params = self.model.init(seed)
         return params, self.optimizer.init(params)
 
-    @cached_property
-    def advance(self) -> Callable[..., tuple[tuple[Tree, Tree], Array]]:
-        """From (trained, inputs, labels, rate) to what is trained after a block of updates, and steps refused."""
-
-        @jax.jit
-        def advance(
-            trained: tuple[Tree, Tree], inputs: Array, labels: Array, rate: Array
-        ) -> tuple[tuple[Tree, Tree], Array]:
-            def one(carry: tuple[Tree, Tree], batch: tuple[Array, Array]) -> tuple[tuple[Tree, Tree], Array]:
-                params, state, info = self.optimizer.step(*carry, batch, learning_rate=rate)
-                return (params, state), info.accepted
-
-            trained, accepted = jax.lax.scan(one, trained, (inputs, labels))
-            return trained, jnp.sum(~accepted)
-
-        return advance
+    def advance(self, trained: Trained, inputs: Array, labels: Array, rate: Array) -> tuple[Trained, Array]:
+        """Return what is trained after the updates of a block, and how many steps were refused."""
+        return _advance(self.optimizer, trained, inputs, labels, rate)
 
     def compile(self, config: Config) -> None:
         """Compile the training, so that no clock sees it happen."""
@@ -127,18 +116,30 @@ class Learner:
         labels = jnp.zeros((stream.block, stream.batch), jnp.int32)
         jax.block_until_ready(self.advance(self.start(0), inputs, labels, jnp.float32(0)))
 
-    @cached_property
-    def logits(self) -> Callable[[Layers, Array], Array]:
-        """From (params, inputs) to logits, in chunks, so that memory does not follow the number of examples."""
-
-        @jax.jit
-        def logits(params: Layers, inputs: Array) -> Array:
-            return jax.lax.map(lambda row: self.model(params, row[None])[0], inputs, batch_size=CHUNK)
-
-        return logits
+    def logits(self, params: Layers, inputs: Array) -> Array:
+        """Return the logits, in chunks, so that memory does not follow the number of examples."""
+        return _logits(self.model, params, inputs)
 
     def error(self, params: Layers, examples: tuple[Array, Array]) -> float:
         """Return the share of examples put into a wrong class, to six digits: exact in a log."""
         inputs, labels = examples
         wrong = np.argmax(np.asarray(self.logits(params, inputs)), axis=-1) != np.asarray(labels)
         return round(float(wrong.mean()), 6)
+
+
+# Compiled once for all learners that are equal: optimizer and model are static.
+@partial(jax.jit, static_argnums=0)
+def _advance(
+    optimizer: ng.Optimizer, trained: Trained, inputs: Array, labels: Array, rate: Array
+) -> tuple[Trained, Array]:
+    def one(carry: Trained, batch: tuple[Array, Array]) -> tuple[Trained, Array]:
+        params, state, info = optimizer.step(*carry, batch, learning_rate=rate)
+        return (params, state), info.accepted
+
+    trained, accepted = jax.lax.scan(one, trained, (inputs, labels))
+    return trained, jnp.sum(~accepted)
+
+
+@partial(jax.jit, static_argnums=0)
+def _logits(model: Classifier, params: Layers, inputs: Array) -> Array:
+    return jax.lax.map(lambda row: model(params, row[None])[0], inputs, batch_size=CHUNK)

@@ -19,6 +19,8 @@ from natgrad_paper.order.claims import CLAIMS, RULE
 from natgrad_paper.page import PAGE, TABLE
 from natgrad_paper.series import Runs, by_method
 
+SHOWN = 4
+"""Columns of the table of results that fit a screen."""
 TITLE = "Figure 2: the order of the training examples"
 
 
@@ -40,10 +42,10 @@ def show(logs: list[RunLog], directory: Path, console: Console) -> None:
 def summary(runs: Sequence[Runs]) -> Table:
     """Return the results for the screen."""
     shown = Table(title="Means over seeds", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in tables.RESULTS:
+    for name in tables.RESULTS[:SHOWN]:
         shown.add_column(name, justify="left" if name == "method" else "right")
     for row in tables.result_rows(runs):
-        shown.add_row(*(Text(cell) for cell in row))
+        shown.add_row(*(Text(cell) for cell in row[:SHOWN]))
     return shown
 
 
@@ -72,8 +74,8 @@ def html(logs: list[RunLog], runs: Sequence[Runs], judged: Sequence[Judged]) -> 
             "drift",
             figures.drift(runs),
             "Validation error on the equal mix, mean over seeds, along the unperturbed stream (solid) and along "
-            "streams on which the classes come one after another, from 0 to z (dashed) and from z to 0 (dotted), at the same "
-            "rates.",
+            "streams on which the classes come one after another, from 0 to z (dashed) and from z to 0 (dotted), at "
+            "the same rates.",
         ),
         _characters(logs),
         tables.time(runs),

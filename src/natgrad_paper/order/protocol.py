@@ -13,8 +13,9 @@ import numpy as np
 from natgrad_paper.checkpoint import Checkpoint
 from natgrad_paper.order import matching
 from natgrad_paper.order.courses import Drifting, Plain, Replaced
+from natgrad_paper.order.learner import Trained
 from natgrad_paper.order.matching import Trial
-from natgrad_paper.order.walk import Trained, Training, Walker
+from natgrad_paper.order.walk import Training, Walker
 from natgrad_paper.train import Position
 
 UNPERTURBED = "unperturbed"

@@ -45,8 +45,8 @@ def results(runs: Sequence[Runs]) -> Markup:
     caption = (
         "Geometric means over seeds, with least and largest. Rate: the matched one. Validation error: mean over all "
         "trainings with a segment replaced. Variance: of the class probabilities, mean over segments; of logits, with "
-        "each example’s mean logit taken away; with the first and the last segment replaced. After drift: validation error "
-        "on the equal mix, mean of both directions; between drifts: variance of the outputs between the directions."
+        "each example’s mean logit taken away; with the first and the last segment replaced. After drift: validation "
+        "error on the equal mix, mean of both directions; between drifts: variance of the outputs between the two."
     )
     return tag(
         "section",

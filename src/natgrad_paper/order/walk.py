@@ -12,11 +12,9 @@ from natgrad_paper.experiment import Tree
 from natgrad_paper.order.config import Config
 from natgrad_paper.order.courses import Course, Examples
 from natgrad_paper.order.journal import Journal
-from natgrad_paper.order.learner import Learner
+from natgrad_paper.order.learner import Learner, Trained
 from natgrad_paper.stop import Stop, Stopped
 from natgrad_paper.train import Position, Stopwatch
-
-Trained = tuple[Tree, Tree]
 
 
 @dataclass(frozen=True)
