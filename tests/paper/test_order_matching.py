@@ -13,7 +13,7 @@ class Counted:
 
     def __call__(self, rate):
         self.rates.append(rate)
-        return self.error(rate)
+        return Trial(rate, self.error(rate))
 
 
 def falling(rate):

@@ -134,7 +134,8 @@ def characters(log: RunLog) -> Figure | None:
     if log.samples is None:
         return None
     where = f"log of {log.header['method']['name']}, seed {log.header['seed']}: samples"
-    shape, labels = log.samples.get("shape"), log.samples.get("labels")
+    shape: Any = log.samples.get("shape")
+    labels: Any = log.samples.get("labels")
     if not (
         isinstance(shape, list) and len(shape) == 4 and all(type(n) is int and 0 < n <= 64 for n in shape)
     ):

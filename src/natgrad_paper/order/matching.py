@@ -18,7 +18,7 @@ class Trial:
 
 
 def slow_down(
-    start: Trial, target: float, measure: Callable[[float], float], tolerance: float, trainings: int
+    start: Trial, target: float, train: Callable[[float], Trial], tolerance: float, trainings: int
 ) -> Trial:
     """Return the trial nearest to a target above the start's error, of at most so many trainings with smaller rates.
 
@@ -28,7 +28,7 @@ def slow_down(
     trials, fast, slow = [start], start, None
     while abs(nearest(trials, target).error - target) > tolerance and len(trials) <= trainings:
         rate = rounded(fast.rate / 4 if slow is None else between(fast, slow, target))
-        trial = Trial(rate, measure(rate))
+        trial = train(rate)
         trials.append(trial)
         if trial.error > target:
             slow = trial

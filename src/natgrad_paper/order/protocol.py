@@ -7,6 +7,7 @@ begins. That is the same sequence of the same compiled calls as training from sc
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,7 @@ class Seat:
         trainings: Sequence[Training],
         begin: Trained | None,
         traced: bool = False,
-        **fields: object,
+        **fields: Any,
     ) -> None:
         """Do trainings that should all give the same model, and log how much their outputs vary."""
         journal = self.walker.journal
@@ -136,8 +137,8 @@ class Seat:
         look: Callable[[int, Trained], None] = lambda block, trained: None,
         traced: bool = False,
         keep: bool = False,
-        **fields: object,
-    ) -> dict[str, object]:
+        **fields: Any,
+    ) -> dict[str, Any]:
         """Train, judge, log; return the record. A traced training also logs its error at the end of each segment."""
         walker = self.walker
         config, learner, journal = walker.config, walker.learner, walker.journal
@@ -182,19 +183,14 @@ class Seat:
 
 def match(seats: Sequence[Seat]) -> list[tuple[float, bool]]:
     """Return the rate of each method at which all have the same validation error, and whether they do."""
-    first = seats[0].walker.config
-    trials = [seat.trial(seat.walker.learner.competitor.rate(first)) for seat in seats]
+    config = seats[0].walker.config
+    trials = [seat.trial(seat.walker.learner.competitor.rate(config)) for seat in seats]
     target = max(trial.error for trial in trials)
     found = []
     for seat, trial in zip(seats, trials, strict=True):
-        matched = matching.slow_down(
-            trial,
-            target,
-            lambda rate, seat=seat: seat.trial(rate).error,
-            first.match.tolerance,
-            first.match.trainings,
-        )
-        found.append((matched.rate, abs(matched.error - target) <= first.match.tolerance))
+        rule = config.match
+        matched = matching.slow_down(trial, target, seat.trial, rule.tolerance, rule.trainings)
+        found.append((matched.rate, abs(matched.error - target) <= rule.tolerance))
     return found
 
 

@@ -73,7 +73,7 @@ class Study:
                     raise Stopped(stop.asked, directory)
                 examples = Examples(config, problem.source, seed)
                 with ExitStack() as stack:
-                    seats = []
+                    seats: list[Seat] = []
                     for learner, path in zip(learners, paths, strict=True):
                         head = header(plan, learner.competitor, seed, problem)
                         journal = stack.enter_context(Journal(path, head, resume))
