@@ -127,7 +127,9 @@ def test_lower_variance_is_judged_by_its_factor(ratio, lower, orders):
 
 def test_what_is_not_at_equal_error_is_not_decided():
     assert verdicts(both(error=0.775))["a"] == Verdict.HOLDS
-    assert verdicts(both(error=0.79))["a"] == Verdict.OPEN
+    for ratio in (0.05, 2.0):
+        found = verdicts(both(error=0.79, ratio=ratio))
+        assert (found["a"], found["b"]) == (Verdict.OPEN, Verdict.OPEN)
     nothing = [
         made_up(name, seed, level, error=0.98)
         for seed in range(3)
