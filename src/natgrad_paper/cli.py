@@ -14,6 +14,7 @@ from rich.table import Table
 from natgrad_paper.errors import UserError, naming
 
 if TYPE_CHECKING:
+    from natgrad_paper.experiment import Experiment
     from natgrad_paper.log import RunLog
     from natgrad_paper.train import Event
 
@@ -50,6 +51,7 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 [bold]natgrad run unlabelled --data TFD_48x48.mat --set data.fold=4[/bold]  (on photographs, in that file's format)
 
 [bold]natgrad run autoencoder --data mnist/[/bold]  (MNIST, from its idx files; a file of faces with --preset faces)
+[bold]natgrad run order --seeds 3[/bold]  (figure 2: a quarter of an hour a seed)
 """
 
 Thing = TypeVar("Thing")
@@ -97,6 +99,9 @@ def run(
     data: Annotated[
         Path | None, typer.Option(help="The original data, instead of the generated: a file or directory.")
     ] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Of order: other characters, .npz or .mat, instead of the embedded.")
+    ] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the preset. Repeatable."),
@@ -122,6 +127,7 @@ def run(
         for word in names:
             _pick(by_name, word, "--methods")
         numbers = () if seeds is None else _seeds(seeds)
+        file = _file(chosen.option, {"--data": data, "--source": source})
         if resume:
             if out is None or preset or change or overwrite:
                 raise UserError("--resume: expected --out DIR, without --preset, --set and --overwrite")
@@ -135,9 +141,13 @@ def run(
         else:
             name, where = _preset(chosen.presets(), preset or "small")
             directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
-            request = plan.asked(chosen, name, where, change or (), names, numbers or (0,), data)
+            request = plan.asked(chosen, name, where, change or (), names, numbers or (0,), file)
+        if chosen.study is not None and set(request.methods) != set(by_name):
+            raise UserError(
+                f"--methods: expected all of {', '.join(by_name)} for {experiment}, found {methods}"
+            )
         settings = plan.settings(chosen, request, where)
-        file = data or (Path(request.data) if request.data else None)
+        file = file or (Path(request.data) if request.data else None)
         problem = chosen.prepare(settings, file)
         if file is not None:
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
@@ -152,13 +162,13 @@ def run(
             f"[bold]{chosen.title}[/bold] on {escape(problem.data['name'])}, preset {escape(request.preset)}",
             highlight=False,
         )
-        console.print(
-            _cost(settings, len(competitors), len(request.seeds), runner.cost(settings, trainings)),
-            highlight=False,
-        )
+        console.print(_cost(chosen, settings, len(competitors), len(request.seeds)), highlight=False)
         whole = runner.Plan(chosen, request.preset, settings, competitors, request.seeds)
-        with progress.display(console, trainings, chosen.view.main) as display:
-            failures = runner.run(whole, problem, directory, display, resume)
+        if chosen.study is not None:
+            failures = chosen.study.run(whole, problem, directory, console, resume)
+        else:
+            with progress.display(console, trainings, chosen.view.main) as display:
+                failures = runner.run(whole, problem, directory, display, resume)
         _show(console, log.read_all(directory), directory)
         for failure in failures:
             typer.echo(f"natgrad: {failure}", err=True)
@@ -201,6 +211,8 @@ def tune(
         from natgrad_paper import tune as tuning
 
         chosen = experiments.load(experiment)
+        if chosen.study is not None:
+            raise UserError(f"tune: expected an experiment that compares errors, found {experiment}")
         competitor = _pick({known.name: known for known in chosen.methods}, method, "method")
         _, path = _preset(chosen.presets(), preset)
         cache.enable()
@@ -231,7 +243,6 @@ def list_() -> None:
     """List the experiments, their methods and their presets."""
     with _plain_errors():
         from natgrad_paper import config, experiments
-        from natgrad_paper import run as runner
 
         console = Console()
         for name in experiments.names():
@@ -242,8 +253,9 @@ def list_() -> None:
                 table.add_row("method", method.name, method.label, method.about)
             for preset, path in experiment.presets().items():
                 settings: Any = config.load(experiment.config, path)
-                seconds = runner.cost(settings, len(experiment.first_look))
-                table.add_row("preset", preset, "", _cost(settings, len(experiment.first_look), 1, seconds))
+                table.add_row(
+                    "preset", preset, "", _cost(experiment, settings, len(experiment.first_look), 1)
+                )
             console.print(table)
 
 
@@ -273,8 +285,13 @@ def data(
 
 
 def _show(console: Console, logs: "list[RunLog]", directory: Path) -> None:
-    from natgrad_paper import page, table
+    from natgrad_paper import experiments, page, table
 
+    name = logs[0].header["experiment"]
+    study = experiments.load(name).study if name in experiments.names() else None
+    if study is not None:
+        study.show(logs, directory, console)
+        return
     found = page.gather(logs)
     with naming(directory):
         paths = page.write(found, directory)
@@ -317,9 +334,13 @@ def _plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[Non
         raise typer.Exit(1) from None
 
 
-def _cost(settings: Any, methods: int, seeds: int, seconds: float | None) -> str:
+def _cost(experiment: "Experiment", settings: Any, methods: int, seeds: int) -> str:
+    from natgrad_paper import run as runner
     from natgrad_paper.progress import duration
 
+    if experiment.study is not None:
+        return experiment.study.cost(settings, seeds)
+    seconds = runner.cost(settings, methods * seeds)
     runs = f"{methods} method{'s' * (methods > 1)} × {seeds} seed{'s' * (seeds > 1)}"
     if seconds is None:
         return f"{runs} × {settings.budget.iterations} iterations"
@@ -339,6 +360,14 @@ def _pick(known: dict[str, Thing], wanted: str, option: str) -> Thing:
     if wanted not in known:
         raise UserError(f"{option}: expected {nearest(wanted, list(known))}, found {wanted!r}")
     return known[wanted]
+
+
+def _file(option: str, given: dict[str, Path | None]) -> Path | None:
+    """Return the user's data file, which has to come by the option that the experiment has for it."""
+    for other, path in given.items():
+        if path is not None and other != option:
+            raise UserError(f"{other}: expected {option} for this experiment's data, found {path}")
+    return given[option]
 
 
 def _words(text: str | None) -> list[str]:

@@ -11,6 +11,7 @@ from jax import Array
 from natgrad_paper.batches import Batches
 from natgrad_paper.claims import Claim
 from natgrad_paper.config import Count, Positive, Size, Unfit
+from natgrad_paper.log import RunLog
 from natgrad_paper.measures import RECONSTRUCTION, View
 
 Tree = Any
@@ -112,6 +113,19 @@ class Budget:
         )
 
 
+class Study(Protocol):
+    """How an experiment is run and reported that is not a race of its methods by error."""
+
+    def cost(self, config: Any, seeds: int) -> str:
+        """Return in words what a run costs."""
+
+    def run(self, plan: Any, problem: Any, directory: Path, console: Any, resume: bool) -> list[str]:
+        """Run all seeds of a `run.Plan`, logs in the directory; return a line for each thing that went wrong."""
+
+    def show(self, logs: list[RunLog], directory: Path, console: Any) -> None:
+        """Write the report of logs into the directory, and show it in short."""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One figure of the paper: everything the command needs to list it and run it.
@@ -123,9 +137,10 @@ class Experiment:
     title: str
     config: type
     """The dataclass its presets fill; it has a `budget` and an `evaluation_chunk`."""
-    methods: tuple[Method, ...]
-    prepare: Callable[[Any, Path | None], Problem]
-    """From a config and the user's data file, if any, to the problem."""
+    methods: tuple[Any, ...]
+    """`Method`s; of a study, whatever has a name, a label, a color and a word about it."""
+    prepare: Callable[[Any, Path | None], Any]
+    """From a config and the user's data file, if any, to the `Problem`; of a study, to whatever has `data`."""
     first_look: tuple[str, ...]
     """The methods that run unless others are named."""
     view: View = RECONSTRUCTION
@@ -134,6 +149,10 @@ class Experiment:
     """What the report judges from the logs."""
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Titles and the methods below each, for legends; a method in none of them comes last."""
+    study: Study | None = None
+    """How it is run and reported, where that is its own."""
+    option: str = "--data"
+    """The option that names the user's data file."""
     home: Path = field(default=Path())
     """The directory with the presets."""
 

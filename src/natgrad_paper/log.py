@@ -38,7 +38,9 @@ FIELDS: dict[str, dict[str, type]] = {
     "end": {"reason": str},
 }  # fmt: skip
 """What a record of a kind has at least."""
-TIMES = frozenset({"started", "training_seconds", "evaluation_seconds", "compile_seconds"})
+TIMES = frozenset(
+    {"started", "training_seconds", "evaluation_seconds", "compile_seconds", "generating_seconds"}
+)
 """The fields in which two runs of the same seed may differ."""
 
 

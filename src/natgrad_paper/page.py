@@ -1,6 +1,5 @@
 """The report: one HTML page that needs nothing else, the figure's files and a CSV, all from the logs alone."""
 
-import importlib.resources
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from natgrad_paper import (
 )
 from natgrad_paper.claims import Judged, Verdict
 from natgrad_paper.diagnostics import QUANTITIES, Quantity
+from natgrad_paper.document import document
 from natgrad_paper.drawing import Group
 from natgrad_paper.experiment import Experiment
 from natgrad_paper.log import RunLog
@@ -78,7 +78,7 @@ def html(found: Report) -> str:
         _head(found, title),
         _figure(found),
         sections.results(found.groups, found.runs, found.view),
-        sections.claims(found.judged, found.view),
+        sections.claims(found.judged, claims.rule(found.view)),
         _diagnostics(found),
         sections.sights(sights),
         sections.samples(strips) if strips or not sights else None,
@@ -89,22 +89,7 @@ def html(found: Report) -> str:
         sections.settings(settings.rows(found.logs)),
         sections.command(settings.command(found.logs, found.experiment)),
     )
-    css = importlib.resources.files("natgrad_paper").joinpath("page.css").read_text(encoding="utf-8")
-    light, dark = (drawing.palette(content, dark) for dark in (False, True))
-    colors = f":root{{{light}}}\n@media (prefers-color-scheme: dark) {{ :root{{{dark}}} }}\n"
-    head = join(
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        # No file but this one: whatever a log smuggled in could not load or run anything.
-        tag(
-            "meta",
-            http_equiv="Content-Security-Policy",
-            content="default-src 'none'; style-src 'unsafe-inline'; img-src data:",
-        ),
-        tag("title", f"{title}: {found.logs[0].header['data']['name']}"),
-        tag("style", Markup(css + colors)),
-    )
-    return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{tag("main", content)}\n</body>\n</html>\n'
+    return document(f"{title}: {found.logs[0].header['data']['name']}", content)
 
 
 def _head(found: Report, title: str) -> Markup:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from natgrad_paper.log import FINISHED, RunLog
-from natgrad_paper.measures import Measure, View
+from natgrad_paper.measures import LOGARITHMIC, Measure, Scale, View
 from natgrad_paper.series import Runs, common, time_to
 
 KEYS = ("method", "seed", "iteration", "training_seconds", "evaluation_seconds", "compile_seconds")
@@ -68,14 +68,14 @@ def targets(runs: Sequence[Runs], measure: Measure) -> list[float]:
     return reached[:TARGETS][::-1]
 
 
-def spread(values: Sequence[float], total: int, measure: Measure) -> tuple[str, str]:
-    """Return the mean, and the range with how many there are where it is fewer than the total."""
+def spread(values: Sequence[float], total: int, scale: Scale = LOGARITHMIC) -> tuple[str, str]:
+    """Return the mean on a scale, and the range with how many there are where it is fewer than the total."""
     if not values:
         return "–", ""
     numbers = np.array(values, float)
     words = [f"({number(numbers.min())}–{number(numbers.max())})"] if len(numbers) > 1 else []
     words += [f"{len(numbers)} of {total}"] if len(numbers) < total else []
-    return number(measure.mean(numbers)), ", ".join(words)
+    return number(float(scale.back(np.mean(scale.to(numbers))))), ", ".join(words)
 
 
 def number(value: float) -> str:

@@ -71,9 +71,9 @@ def run(
                 display.start(method.label, seed)
                 if method.name not in trainers:
                     trainers[method.name] = Trainer(problem, method, plan.config)
-                header = _header(plan, method, seed, problem)
+                head = header(plan, method, seed, problem)
                 first = (method, seed) == (plan.methods[0], plan.seeds[0])
-                training = Training(trainers[method.name], seed, path, header, display, stop, first)
+                training = Training(trainers[method.name], seed, path, head, display, stop, first)
                 ended = training.run(resume, plan.checkpoint_seconds)
                 if ended != FINISHED:
                     failures.append(f"{method.label}, seed {seed}: {ended}")
@@ -220,7 +220,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _header(plan: Plan, method: Method, seed: int, problem: Problem) -> dict[str, Any]:
+def header(plan: Plan, method: Any, seed: int, problem: Any) -> dict[str, Any]:
+    """Return what a log says first: what was run on which data, with what, where and when."""
     order = [known.name for known in plan.experiment.methods].index(method.name)
     return {
         "experiment": plan.experiment.name,

@@ -7,13 +7,14 @@ import numpy as np
 
 from natgrad_paper import results as numbers
 from natgrad_paper import samples as pictures
-from natgrad_paper.claims import Judged, Verdict, rule
+from natgrad_paper.claims import Judged, Verdict
 from natgrad_paper.drawing import Group, color
 from natgrad_paper.markup import Markup, join, table, tag
 from natgrad_paper.measures import View
 from natgrad_paper.results import Column
 from natgrad_paper.series import Runs
 
+CAPTION = "Mean over seeds, and in brackets two standard errors to either side."
 MARKS = {Verdict.HOLDS: ("holds", "✓"), Verdict.FAILS: ("fails", "✗"), Verdict.OPEN: ("open", "?")}
 
 
@@ -67,11 +68,13 @@ def results(groups: Sequence[Group], runs: Sequence[Runs], view: View) -> Markup
 
 
 def _number(column: Column, method: Runs, best: bool) -> Markup:
-    mean, rest = numbers.spread(column.values[method.name], len(method.logs), column.measure)
+    mean, rest = numbers.spread(column.values[method.name], len(method.logs), column.measure.scale)
     return join(tag("span", mean, class_="best" if best else None), tag("small", rest) if rest else None)
 
 
-def claims(judged: Sequence[Judged], view: View) -> Markup | None:
+def claims(
+    judged: Sequence[Judged], rule: Sequence[tuple[str, str]], caption: str = CAPTION
+) -> Markup | None:
     """Return the table of claims: words, what was measured, the verdict."""
     if not judged:
         return None
@@ -98,12 +101,11 @@ def claims(judged: Sequence[Judged], view: View) -> Markup | None:
         ]
         for each in judged
     ]
-    caption = "Mean over seeds, and in brackets two standard errors to either side."
     return tag(
         "section",
         tag("h2", "The claims"),
         tag("h3", "The rule"),
-        tag("dl", [join(tag("dt", term), tag("dd", words)) for term, words in rule(view)], class_="rule"),
+        tag("dl", [join(tag("dt", term), tag("dd", words)) for term, words in rule], class_="rule"),
         table(
             ["", "claim", "measured", "verdict"],
             rows,

@@ -1,5 +1,7 @@
 """Pictures of what the data look like, before and after preprocessing or deformation."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
@@ -39,15 +41,21 @@ def characters_figure(glyphs: Glyphs, seed: int = 0, columns: int = 18) -> Figur
     stages, labels = characters.show(
         characters.source(glyphs), characters.stream(seed), jnp.arange(columns, dtype=jnp.uint32)
     )
-    shown = np.asarray(stages).swapaxes(0, 1)
-    figure = Figure(figsize=(0.5 * columns + 1.2, 0.5 * len(shown) + 0.9), layout="constrained")
+    title = f"{glyphs.name}: deformed one step after another (seed {seed})"
+    return stages_figure(np.asarray(stages), [CHARACTERS[label] for label in np.asarray(labels)], title)
+
+
+def stages_figure(stages: np.ndarray, names: Sequence[str], title: str) -> Figure:
+    """Return a figure of characters of shape (n, stages, height, width): a column each, a line for every stage."""
+    shown = stages.swapaxes(0, 1)
+    figure = Figure(figsize=(0.5 * len(stages) + 1.2, 0.5 * len(shown) + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     panel = figure.subplots()
     _montage(panel, shown, 255)
     side = shown.shape[2]
-    panel.set_yticks(side * (np.arange(len(shown)) + 0.5), STAGES)
-    panel.set_xticks(side * (np.arange(columns) + 0.5), [CHARACTERS[label] for label in np.asarray(labels)])
-    panel.set_title(f"{glyphs.name}: deformed one step after another (seed {seed})", fontsize=11)
+    panel.set_yticks(side * (np.arange(len(shown)) + 0.5), STAGES[: len(shown)])
+    panel.set_xticks(side * (np.arange(len(stages)) + 0.5), names)
+    panel.set_title(title, fontsize=11)
     return figure
 
 

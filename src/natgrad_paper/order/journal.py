@@ -1,0 +1,104 @@
+"""What is kept of a method and a seed: a line in the log for every finished training, and outputs until compared."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from natgrad_paper import log
+from natgrad_paper.checkpoint import digest
+from natgrad_paper.errors import UserError
+from natgrad_paper.log import FINISHED, Writer
+
+
+class Journal:
+    """The log of a method and a seed, written as trainings finish and read when a run goes on.
+
+    Records are evaluations of `natgrad_paper.log`; their `what` is training, variance or trace, and their `name` says
+    of which training. A name that occurs again replaces what was said before.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
+        self.path = path
+        self.header = header
+        self._outputs = path.parents[1] / "outputs" / path.stem
+        self._done: dict[tuple[str, str], dict[str, Any]] = {}
+        keep = None
+        self.going_on = resume and path.exists()
+        """Whether there was a log to go on with."""
+        if self.going_on:
+            before = log.read(path)
+            for field in ("config", "data"):
+                if digest(before.header.get(field)) != digest(header[field]):
+                    raise UserError(f"{path}: {field}: expected that of the run to go on with, found another")
+            self._done = {(record["what"], record["name"]): record for record in before.evaluations}
+            keep = good_bytes(path)
+        self.writer = Writer(path, header, keep)
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        self.writer.__exit__(kind, value, traceback)
+
+    def found(self, what: str, name: str) -> dict[str, Any] | None:
+        """Return a record written before, if there is one."""
+        return self._done.get((what, name))
+
+    def write(self, what: str, name: str, **fields: Any) -> dict[str, Any]:
+        """Append a record and return it."""
+        record = {"record": "evaluation", "what": what, "name": name, **fields}
+        self.writer.write(record)
+        self._done[what, name] = record
+        return record
+
+    def finish(self) -> None:
+        """Say that nothing is missing; outputs, whose variance is in the log by now, go."""
+        self.writer.write({"record": "end", "reason": FINISHED})
+        shutil.rmtree(self._outputs, ignore_errors=True)
+
+    def keep_outputs(self, name: str, outputs: np.ndarray) -> str:
+        """Keep a training's outputs, whole or not at all, and return their hash."""
+        stream = io.BytesIO()
+        np.save(stream, outputs, allow_pickle=False)
+        self._outputs.mkdir(parents=True, exist_ok=True)
+        aside = self._outputs / f".{name}.npy"
+        aside.write_bytes(stream.getvalue())
+        os.replace(aside, self._outputs / f"{name}.npy")
+        return hashlib.sha256(stream.getvalue()).hexdigest()
+
+    def outputs(self, name: str) -> np.ndarray | None:
+        """Return the outputs of a finished training, None unless they are those that the log speaks of."""
+        record = self.found("training", name)
+        try:
+            raw = (self._outputs / f"{name}.npy").read_bytes()
+        except OSError:
+            return None
+        if record is None or hashlib.sha256(raw).hexdigest() != record.get("outputs"):
+            return None
+        return np.asarray(np.load(io.BytesIO(raw), allow_pickle=False))
+
+    def drop_outputs(self, names: list[str]) -> None:
+        """Remove outputs that have been compared."""
+        for name in names:
+            (self._outputs / f"{name}.npy").unlink(missing_ok=True)
+
+
+def good_bytes(path: Path) -> int:
+    """Return how many bytes of a log to go on from: whole lines, up to where it says that it ended."""
+    size = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n") or json.loads(line).get("record") == "end":
+            break
+        size += len(line)
+    return size
+
+
+def finished(path: Path) -> bool:
+    """Whether a log says that nothing is missing."""
+    return path.exists() and log.read(path).end == FINISHED

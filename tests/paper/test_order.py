@@ -1,0 +1,342 @@
+"""Figure 2's protocol: against a plain re-implementation, whatever the blocks, however often it is stopped."""
+
+import dataclasses
+import json
+import shutil
+import signal
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import order_plain
+import pytest
+from typer.testing import CliRunner
+
+from natgrad_paper import cache as compiled
+from natgrad_paper import cli, config, experiments, log
+from natgrad_paper.data import characters, glyphs
+from natgrad_paper.order import numbers, protocol, study
+from natgrad_paper.order.config import Config
+from natgrad_paper.order.courses import Drifting, Examples, Mix, Plain, Replaced
+from natgrad_paper.order.journal import Journal
+from natgrad_paper.order.learner import COMPETITORS, Learner
+from natgrad_paper.order.walk import Training, Walker
+from natgrad_paper.stop import Stop
+
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
+TINY = """
+validation = 40
+held_out = 10
+minutes = 1
+repeats = 2
+[stream]
+side = 16
+batch = 4
+segment = 2
+block = 1
+segments = 2
+[model]
+hidden = 3
+[sgd]
+rate = 2.0
+[ngd]
+rate = 6.0
+damping = 1.0
+maxiter = 40
+rtol = 1e-6
+[match]
+tolerance = 0.001
+trainings = 2
+[limit]
+factors = [0.5]
+[drift]
+width = 8
+"""
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache():
+    """Tests leave nothing in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "enable", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    path = tmp_path_factory.mktemp("preset") / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny(preset):
+    return config.load(Config, preset)
+
+
+@pytest.fixture(scope="module")
+def source():
+    return characters.source(glyphs.embedded())
+
+
+@pytest.fixture(scope="module")
+def directory(preset, tmp_path_factory, fast_compile):
+    directory = tmp_path_factory.mktemp("order") / "run"
+    result = invoke("run", "order", "--preset", preset, "--out", directory)
+    assert result.exit_code == 0, result.output
+    assert "depend less" in " ".join(result.output.split())
+    return directory
+
+
+@pytest.fixture(scope="module")
+def logs(directory):
+    return {found.header["method"]["name"]: found for found in log.read_all(directory)}
+
+
+@pytest.fixture(scope="module")
+def draw(source):
+    @cache
+    def stream(number):
+        inputs, labels = characters.draw(
+            source, characters.stream(0, number), jnp.arange(64, dtype=jnp.uint32), side=16
+        )
+        return np.asarray(inputs, np.float64), np.asarray(labels)
+
+    return lambda number, k: (stream(number)[0][k], stream(number)[1][k])
+
+
+@pytest.mark.parametrize(("method", "damping"), [("sgd", None), ("ngd", 1.0)])
+@pytest.mark.parametrize("segment", [1, 2])
+def test_variance_is_that_of_plain_trainings(tiny, logs, draw, method, damping, segment):
+    found = logs[method]
+    held_out = np.stack([draw(2, k)[0] for k in range(tiny.held_out)])
+    rate = numbers.matched(found)["rate"]
+    expected = order_plain.variance(tiny, 0, rate, damping, draw, segment, held_out)
+    assert expected > 1e-8
+    np.testing.assert_allclose(numbers.curve(found)[segment - 1], expected, rtol=5e-3)
+
+
+def test_every_part_is_in_the_logs(tiny, logs):
+    for found in logs.values():
+        assert found.end == log.FINISHED
+        assert len(numbers.errors(found)) == tiny.repeats * tiny.stream.segments
+        assert [factor for factor, _ in numbers.limit(found)] == [1.0, 0.5]
+        assert len(numbers.drift_errors(found)) == 2
+        for training in numbers.TRACED:
+            assert numbers.trace(found, training)[0].tolist() == [0, 2, 4, 6, 8]
+        assert numbers.refused(found) == 0
+
+
+def test_the_matched_rate_is_the_best_of_those_tried(logs):
+    starts = {name: numbers.trials(found)[0] for name, found in logs.items()}
+    assert (starts["sgd"][0], starts["ngd"][0]) == (2.0, 6.0)
+    target = max(error for _, error in starts.values())
+    for found in logs.values():
+        tried = dict(numbers.trials(found))
+        matched = numbers.matched(found)
+        assert abs(tried[matched["rate"]] - target) == min(abs(error - target) for error in tried.values())
+        assert numbers.unperturbed_error(found) == tried[matched["rate"]]
+
+
+@pytest.fixture
+def walker(tiny, source, tmp_path):
+    header = {
+        "experiment": "order", "method": {"name": ""}, "config": {}, "data": {"sha256": ""}, "versions": {},
+        "cores": 1, "platform": "",
+    }  # fmt: skip
+    with Journal(tmp_path / "logs" / "x.jsonl", header, resume=False) as journal:
+
+        def make(name):
+            competitor = next(each for each in COMPETITORS if each.name == name)
+            examples = Examples(tiny, source, 0)
+            return Walker(tiny, Learner(competitor, tiny), examples, 0, journal, Stop(), pytest.fail)
+
+        yield make
+
+
+@pytest.mark.parametrize("method", ["sgd", "ngd"])
+def test_joining_in_is_training_from_scratch_to_the_bit(tiny, walker, method):
+    walk = walker(method)
+    starts = {}
+    walk.walk(Training("plain", Plain(), 1.0), look=lambda block, trained: starts.update({block: trained}))
+    course = Replaced(2, 1)
+    joined = walk.walk(Training("joined", course, 1.0, segment=2), starts[tiny.stream.first_block(2)])
+    whole = walk.walk(Training("whole", course, 1.0))
+    plain = walk.learner.start(0)[0]
+    for a, b, c in zip(*map(jax.tree.leaves, (joined.params, whole.params, plain)), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert not np.array_equal(a, c)
+
+
+def test_without_a_rate_nothing_varies(walker):
+    walk = walker("sgd")
+    inputs, _ = walk.examples.held_out()
+    outputs = [
+        np.asarray(walk.learner.logits(walk.walk(Training(f"r{r}", Replaced(1, r), 0.0)).params, inputs))
+        for r in (1, 2)
+    ]
+    assert protocol.variances(np.stack(outputs)) == {"variance": 0.0, "logit_variance": 0.0}
+
+
+def test_variances_of_known_outputs():
+    logits = np.log(np.array([[[0.5, 0.5]], [[0.25, 0.75]]]))
+    found = protocol.variances(logits + 7)
+    np.testing.assert_allclose(found["variance"], 0.25**2 / 2)
+    np.testing.assert_allclose(found["logit_variance"], (np.log(3) / 2) ** 2 / 2)
+
+
+@pytest.mark.parametrize("course", [Plain(), Replaced(2, 2), Drifting(), Drifting(backwards=True)])
+def test_the_stream_does_not_depend_on_batches_blocks_or_memory(tiny, source, course):
+    def examples(changes):
+        table = json.loads(json.dumps(dataclasses.asdict(tiny)))
+        table["stream"] |= changes
+        changed = config.build(Config, table, "test")
+        found = Examples(changed, source, 0)
+        blocks = [found.block(course, number) for number in reversed(range(changed.stream.blocks))][::-1]
+        return [np.concatenate([np.asarray(part).reshape(-1, *part.shape[2:]) for part in parts])
+                for parts in zip(*blocks, strict=True)]  # fmt: skip
+
+    usual = examples({})
+    assert usual[0].shape == (32, 256)
+    for changes in ({"block": 2}, {"batch": 2, "segment": 4}, {"batch": 8, "segment": 1}, {"memory": 1e-6}):
+        for a, b in zip(usual, examples(changes), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_only_the_segment_is_replaced_and_by_others_each_time(tiny, source):
+    examples = Examples(tiny, source, 0)
+    inside = range(tiny.stream.first_block(2), tiny.stream.first_block(3))
+    fresh = []
+    for number in range(tiny.stream.blocks):
+        plain, *replaced = (
+            examples.block(course, number)[0] for course in (Plain(), Replaced(2, 1), Replaced(2, 2))
+        )
+        for other in replaced:
+            assert np.array_equal(plain, other) == (number not in inside)
+        if number in inside:
+            fresh += [np.asarray(image).tobytes() for block in replaced for image in block.reshape(-1, 256)]
+    assert len(set(fresh)) == len(fresh) == 2 * len(inside) * tiny.stream.batch
+
+
+def test_the_mix_drifts_over_all_classes():
+    n = 6_200
+    mix, back = Mix(16, n, False), Mix(16, n, True)
+    weights = mix.weights(np.arange(n))
+    assert weights.min() >= 0
+    assert 1 <= weights.sum(axis=1).min() <= weights.sum(axis=1).max() <= 1 << 16
+    assert (weights[0].argmax(), weights[-1].argmax()) == (0, 61)
+    assert (np.diff(weights.argmax(axis=1)) >= 0).all()
+    np.testing.assert_array_equal(back.weights(np.arange(n))[0], weights[-1])
+    # Over the whole stream no class is left out.
+    assert weights.sum(axis=0).min() > 0
+
+
+class StopAfter:
+    """A `Stop` that was asked once it has been looked at so many times."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def __call__(self):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    @property
+    def asked(self):
+        self.looks -= 1
+        return signal.SIGTERM if self.looks < 0 else None
+
+
+def contents(directory):
+    """Return all that the logs say, by name, without clock readings and the order of repetitions."""
+    found = {}
+    for path in sorted((directory / "logs").iterdir()):
+        read = log.read(path)
+        for record in read.evaluations:
+            found[path.name, record["what"], record["name"]] = {
+                name: value for name, value in record.items() if name not in log.TIMES
+            }
+        found[path.name, "end", ""] = read.end
+    return found
+
+
+def resume(directory):
+    for _ in range(60):
+        result = invoke("run", "order", "--out", directory, "--resume")
+        if result.exit_code != 143:
+            break
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("looks", [9, 60, 141])
+def test_stopped_again_and_again_is_undisturbed(preset, directory, tmp_path, monkeypatch, looks):
+    stopped = tmp_path / "stopped"
+    monkeypatch.setattr(study, "Stop", StopAfter(looks))
+    result = invoke("run", "order", "--preset", preset, "--out", stopped)
+    assert result.exit_code == 143, result.output
+    assert "--resume" in result.output
+    monkeypatch.setattr(study, "Stop", Stop)
+    resume(stopped)
+    assert contents(stopped) == contents(directory)
+    assert not (stopped / "outputs").exists() or not any((stopped / "outputs").iterdir())
+
+
+def test_killed_is_undisturbed(preset, directory, tmp_path, monkeypatch):
+    """A process that just ends: a line cut short, an output and the starts of segments lost."""
+    killed = tmp_path / "killed"
+    monkeypatch.setattr(study, "Stop", StopAfter(100))
+    assert invoke("run", "order", "--preset", preset, "--out", killed).exit_code == 143
+    monkeypatch.setattr(study, "Stop", Stop)
+    path = killed / "logs" / "sgd.0.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert json.loads(lines[-1])["record"] == "end"
+    path.write_bytes(b"".join(lines[:-1])[:-20])
+    shutil.rmtree(killed / "checkpoints")
+    for output in (killed / "outputs").rglob("*.npy"):
+        output.write_bytes(output.read_bytes()[:-1])
+    resume(killed)
+    assert contents(killed) == contents(directory)
+
+
+def test_a_finished_run_is_left_alone(directory, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    result = invoke("run", "order", "--out", copy, "--resume")
+    assert result.exit_code == 0
+    assert "finished before" in result.output
+    for path in (directory / "logs").iterdir():
+        assert (copy / "logs" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_logs_of_other_settings_are_refused(directory, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    request = json.loads((copy / "run.json").read_text())
+    request["config"]["repeats"] = 3
+    (copy / "run.json").write_text(json.dumps(request))
+    path = copy / "logs" / "sgd.0.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    result = invoke("run", "order", "--out", copy, "--resume")
+    assert result.exit_code == 2
+    assert "config: expected that of the run to go on with" in result.output
+
+
+def test_presets_are_read():
+    experiment = experiments.load("order")
+    assert list(experiment.presets()) == ["smoke", "small", "medium", "paper"]
+    found = {name: config.load(Config, path) for name, path in experiment.presets().items()}
+    paper = found["paper"]
+    assert paper.stream.updates * paper.stream.batch == 32_768_000
+    assert (paper.sgd.rate, paper.ngd.rate, paper.ngd.damping) == (0.1, 0.2, 3.0)
+    assert found["small"].stream.updates == 1000
