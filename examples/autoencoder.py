@@ -7,6 +7,7 @@ minimize the cross-entropy for the same time; the squared error is what is shown
     python examples/autoencoder.py
 """
 
+import math
 import time
 from functools import partial
 from itertools import pairwise
@@ -51,13 +52,13 @@ def squared_error(params, x):
     return jnp.mean(jnp.sum((LIKELIHOOD.mean(model(params, x)) - x) ** 2, axis=1))
 
 
-def natural(x, seconds):
+def natural(x, **until):
     """Return the parameters and steps of the natural gradient on all cases, with a line search."""
     opt = ng.natural_gradient(model, LIKELIHOOD, solver=ng.CG(maxiter=50), search=ng.LineSearch())
-    return race(lambda params, state, _: opt.step(params, state, (x, x))[:2], opt.init, seconds)
+    return race(lambda params, state, _: opt.step(params, state, (x, x))[:2], opt.init, **until)
 
 
-def first_order(tx, x, seconds, batch=100):
+def first_order(tx, x, batch=100, **until):
     """Return the same for an optax optimizer on small batches."""
 
     @jax.jit
@@ -67,16 +68,16 @@ def first_order(tx, x, seconds, batch=100):
         updates, state = tx.update(jax.grad(loss)(params), state)
         return optax.apply_updates(params, updates), state
 
-    return race(step, tx.init, seconds)
+    return race(step, tx.init, **until)
 
 
-def race(step, init_state, seconds):
-    """Return the parameters after so many seconds, compilation apart, and the steps taken."""
+def race(step, init_state, seconds=math.inf, steps=math.inf):
+    """Return the parameters after so many seconds (compilation apart) or steps, and the steps taken."""
     params = init(jax.random.key(0))
     state = init_state(params)
     jax.block_until_ready(step(params, state, 0))
     start, count = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
+    while time.perf_counter() - start < seconds and count < steps:
         params, state = jax.block_until_ready(step(params, state, count))
         count += 1
     return params, count
@@ -94,7 +95,7 @@ def main(seconds=20.0):
     errors = {"the mean picture": float(jnp.mean(jnp.sum((x - x.mean(axis=0)) ** 2, axis=1)))}
     print(f"{'the mean picture':24s} squared error {errors['the mean picture']:.3f}")
     for name, method in methods.items():
-        params, steps = method(x, seconds)
+        params, steps = method(x, seconds=seconds)
         errors[name] = float(squared_error(params, x))
         print(
             f"{name:24s} squared error {errors[name]:.3f}, on new digits {squared_error(params, fresh):.3f}"
