@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 
-.PHONY: help curves test test-long lint types check bench race format clean
+.PHONY: help curves test test-long lint types docs check bench race format clean
 
 help:             ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -12,7 +12,7 @@ help:             ## show this list
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("natgrad needs Python 3.11 or newer; try make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[paper,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[paper,dev,docs]'
 	@touch $@
 
 curves: $(READY)  ## figure 3 of the paper, small: about five minutes, figure and table in runs/curves
@@ -33,7 +33,10 @@ lint: $(READY)    ## style
 types: $(READY)   ## types
 	$(BIN)/mypy
 
-check: lint types test ## everything CI runs
+docs: $(READY)    ## the documentation site, in site/index.html; warnings are errors
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going docs site
+
+check: lint types docs test ## everything CI runs
 
 bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machine)
 	$(BIN)/python benchmarks/metric_product.py
@@ -46,4 +49,4 @@ format: $(READY)  ## rewrite the code in house style
 	$(BIN)/ruff format .
 
 clean:            ## remove the virtual environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,18 +1,31 @@
-"""Every Python snippet in the README and the docs runs, and every docstring example is true."""
+"""What README and docs say is so: snippets run, names exist, links lead somewhere, nothing public is left out."""
 
 import doctest
 import importlib
 import pkgutil
 import re
+import sys
 from pathlib import Path
 
 import jax
 import pytest
 
 import natgrad
+import natgrad.optax
+import natgrad.solve
+
+pytestmark = pytest.mark.usefixtures("fast_compile")
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
+
+
+@pytest.fixture
+def locate(monkeypatch):
+    """Return what the site uses to find a name's file and line."""
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    return importlib.import_module("where").locate
 
 
 @pytest.fixture(autouse=True)
@@ -22,16 +35,98 @@ def as_a_user_runs_it():
         yield
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def snippets(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
 def test_snippets_run(page):
     """The snippets of a page run one after another, as a reader would type them."""
     scope: dict = {}
-    for snippet in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+    for snippet in snippets(page):
         exec(compile(snippet, str(page), "exec"), scope)
 
 
-def test_readme_has_a_snippet():
-    assert "```python" in (ROOT / "README.md").read_text()
+def test_no_snippet_escapes_its_run():
+    """Code on a page is python that runs, or console; no other fence and no other spelling."""
+    fences = {
+        fence
+        for page in PAGES
+        for fence in re.findall(r"^\s*```+ *([^\s`]+)", page.read_text(), re.MULTILINE)
+    }
+    assert fences <= {"python", "console", "{toctree}", "{include}"}
+    assert snippets(ROOT / "README.md")
+    assert snippets(DOCS / "start.md")
+
+
+def public_names():
+    """Return the full names of everything that is offered."""
+    names = {f"natgrad.{name}": value for name, value in vars(natgrad).items()}
+    names |= {f"natgrad.solve.{name}": getattr(natgrad.solve, name) for name in natgrad.solve.__all__}
+    names |= {
+        f"natgrad.optax.{name}": value
+        for name, value in vars(natgrad.optax).items()
+        if getattr(value, "__module__", None) == "natgrad.optax"
+    }
+    ours = {name for name, value in names.items() if getattr(value, "__module__", "").startswith("natgrad.")}
+    return {name for name in ours if not name.rpartition(".")[2].startswith("_")}
+
+
+def test_every_public_name_is_in_the_api_reference():
+    documented, module = set(), ""
+    for page in sorted(DOCS.glob("api/*.rst")):
+        for kind, name in re.findall(
+            r"^\.\. (currentmodule|auto\w+):: ([\w.]+)$", page.read_text(), re.MULTILINE
+        ):
+            if kind == "currentmodule":
+                module = name
+            else:
+                documented.add(name if name.startswith("natgrad.") else f"{module}.{name}")
+    offered = public_names()
+    # A solver is offered in two places and documented in one.
+    short = {
+        name
+        for name in offered
+        if name.startswith("natgrad.solve.") and hasattr(natgrad, name.split(".")[-1])
+    }
+    assert offered - short - documented == set()
+    for name in documented - offered:
+        module, _, own = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), own), name
+
+
+def test_the_paper_map_names_what_exists(locate):
+    """Each equation's code and test is found by name; the site shows the line of today."""
+    text = (DOCS / "paper_map.md").read_text()
+    names = re.findall(r"\{source\}`([^`]+)`", text)
+    assert len(names) > 50
+    for name in names:
+        path, line = locate(name)
+        own = name.rpartition(".")[2]
+        found = (ROOT / path).read_text().splitlines()[line - 1]
+        assert line == 1 or re.search(rf"\b{own}\b", found), f"{name}: {path}:{line} is {found!r}"
+    mapped = {int(number) for number in re.findall(r"\((\d+)\)", text)}
+    for first, last in re.findall(r"\((\d+)\)–\((\d+)\)", text):
+        mapped |= set(range(int(first), int(last)))
+    assert mapped == set(range(1, 33)), "the paper has 32 equations"
+
+
+def test_a_name_that_is_gone_is_missed(locate):
+    for name in ("natgrad.metric.Gone", "natgrad.gone.Fisher", "nothing.at.all"):
+        with pytest.raises(LookupError, match=name.split(".")[0]):
+            locate(name)
+
+
+def test_every_example_is_on_the_examples_page():
+    text = (DOCS / "examples.md").read_text()
+    for path in (ROOT / "examples").rglob("*.py"):
+        assert f"(../{path.relative_to(ROOT)})" in text, path.name
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r"^(?:.*<)?([\w/]+)>?$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    for page in DOCS.glob("*.md"):
+        assert page.stem == "index" or page.stem in listed, page.name
 
 
 def test_docstring_examples():
@@ -51,8 +146,6 @@ def test_the_project_depends_on_jax_and_optax_only():
     """The library imports nothing else at run time (scipy, lineax and rich are imported where they are used)."""
     allowed = {"jax", "numpy", "optax", "scipy", "lineax", "rich", "natgrad"}
     standard = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
-    import sys
-
     for path in (ROOT / "src" / "natgrad").rglob("*.py"):
         code = path.read_text().split('"""')[::2]
         for name in standard.findall("".join(code)):

@@ -78,3 +78,12 @@ def test_uncertainty_is_larger_where_there_is_no_data():
     assert deviations["in the data"] < 0.1
     assert deviations["in the gap"] > 1.5 * deviations["in the data"]
     assert deviations["outside"] > 3 * deviations["in the data"]
+
+
+def test_the_autoencoder_leaves_the_mean_picture():
+    example = load("autoencoder")
+    x, _ = example.data()
+    mean = float(np.sum(np.var(np.asarray(x), axis=0)))
+    start = float(example.squared_error(example.init(jax.random.key(0)), x))
+    params, _ = example.natural(x[:300], steps=12)
+    assert float(example.squared_error(params, x[:300])) < 0.7 * mean < start

@@ -36,9 +36,11 @@ class Optimizer:
     metric: Metric = Fisher()
     damping: Damping = Constant(0.0)
     objective: Callable[[Tree, Tree], Array] | None = None
+    """A loss (outputs, targets) → (batch,) in place of the likelihood's; the metric stays the likelihood's."""
     l2: float = 0.0
     """Adds (l2/2)‖θ‖² to the loss."""
     microbatch: int | None = None
+    """Examples in memory at a time, on every path; None takes the whole batch at once."""
     reject: float | None = None
     """Refuse a step whose ρ is below this: 0 refuses every rise of the loss on the ratio batch."""
     max_norm: float | None = None

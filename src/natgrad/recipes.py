@@ -46,7 +46,7 @@ def sgd(
 ) -> Optimizer:
     """Stochastic gradient descent, θ ← θ − η g (η = 0.01 unless given), in the same frame as the rest.
 
-    `options` are `Optimizer`'s: objective, l2, microbatch, reject, max_norm, damping.
+    `options` are `Optimizer`'s: objective, l2, microbatch, reject, max_norm, trainable, damping.
     """
     return Optimizer(model, likelihood, Gradient(), _rate_or_search(learning_rate, search, 0.01), **options)
 
@@ -74,7 +74,7 @@ def natural_gradient(
         precondition: Of the solver, such as `Jacobi()` or `Kronecker()`; default none.
         metric: Default `Fisher()`.
         damping: Default `LevenbergMarquardt(1.0)`.
-        options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm.
+        options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm, trainable.
     """
     return Optimizer(
         model,
@@ -117,7 +117,7 @@ def natural_conjugate_gradient(
         search: In place of the member's own.
         metric: Default `Fisher()`.
         damping: Default `LevenbergMarquardt(3.0)`, the paper's start.
-        options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm.
+        options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm, trainable.
     """
     direction = Natural() if direction is None else direction
     if beta is not None:
