@@ -33,6 +33,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "evaluation": {
         "iteration": int, "training_seconds": float, "evaluation_seconds": float, "compile_seconds": float
     },
+    "part": {"what": str, "name": str},
     "step": {"iteration": int},
     "resumed": {"iteration": int},
     "end": {"reason": str},
@@ -163,10 +164,12 @@ def read(path: Path) -> RunLog:
 
 def _check(record: dict[str, Any], where: str, line: str) -> None:
     """Refuse a record that lacks what its readers rely on."""
-    for field, kind in FIELDS.get(str(record.get("record")), {}).items():
+    # The evaluations of a study are parts of it, with numbers of their own.
+    name = "part" if "what" in record else str(record.get("record"))
+    for field, kind in FIELDS.get(name, {}).items():
         value: Any = record
-        for name in field.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
+        for key in field.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise FieldError(where, f"{line}: {field}", WORDS[kind], value)
 

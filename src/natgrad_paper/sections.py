@@ -177,7 +177,7 @@ def time(runs: Sequence[Runs]) -> Markup:
             for field, name in numbers.CLOCKS.items()
         ]
         steps = [record["iteration"] for record in group.final()]
-        each = 1000 * clocks["training_seconds"] / np.mean(steps) if steps else None
+        each = 1000 * clocks["training_seconds"] / np.mean(steps) if any(steps) else None
         cells = [f"{clocks[field]:.1f}" for field in numbers.CLOCKS]
         rows.append(
             [

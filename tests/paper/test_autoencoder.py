@@ -91,7 +91,10 @@ def small_file_images(path):
             lambda path: write_idx(path / "d", b"text" * 9),
             "magic number: expected 0x00000803, found 0x74657874",
         ),
-        (lambda path: write_idx(path / "d"), "pictures of d: 200 training images wanted, the data has 9"),
+        (
+            lambda path: write_idx(path / "d"),
+            "pictures of d: training images: expected at least 200 (data.train), found 9",
+        ),
     ],
 )
 def test_bad_data_are_one_line_and_leave_nothing(tmp_path, monkeypatch, make, words):
