@@ -176,8 +176,8 @@ def time(runs: Sequence[Runs]) -> Markup:
             tag("span", class_=name, style=f"width:{100 * clocks[field] / longest:.2f}%")
             for field, name in numbers.CLOCKS.items()
         ]
-        steps = [record["iteration"] for record in group.final()]
-        each = 1000 * clocks["training_seconds"] / np.mean(steps) if any(steps) else None
+        steps = [record["iteration"] for record in group.final() if record["iteration"]]
+        each = 1000 * clocks["training_seconds"] / np.mean(steps) if steps else None
         cells = [f"{clocks[field]:.1f}" for field in numbers.CLOCKS]
         rows.append(
             [

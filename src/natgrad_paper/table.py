@@ -37,7 +37,7 @@ def summary(logs: list[RunLog], view: View = RECONSTRUCTION) -> Table:
     )
     table.add_column("method")
     timings = [f"at {moment:.0f} s"] if moment else []
-    for column in (*(each.label for each in shown), *timings):
+    for column in (*(each.label.replace(" ", "\n", 1) for each in shown), *timings):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("steps", "train", "eval", "comp."):
         table.add_column(column, justify="right", no_wrap=True)

@@ -57,7 +57,7 @@ def directory(tmp_path_factory, fast_compile):
     arguments = ("run", "unlabelled", "--preset", "smoke", "--out", directory)
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output
-    for words in ("drawn faces", "same samples", "training cost", "test error, %", "unlabelled.svg"):
+    for words in ("drawn faces", "same samples", "training cost", "error, %", "unlabelled.svg"):
         assert words in result.output
     return directory
 
