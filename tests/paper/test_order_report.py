@@ -253,7 +253,7 @@ def bad_source(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "order", "--source", "{bad}"], "labels: expected whole numbers from 0 to 61"),
+        (["run", "order", "--source", "{bad}"], "labels: expected whole numbers 0 to 61"),
         (["run", "order", "--source", "{missing}"], "none.npz"),
         (["run", "order", "--data", "{bad}"], "--data: expected --source"),
         (["run", "curves", "--source", "{bad}"], "--source: expected --data"),
