@@ -279,17 +279,23 @@ def resume(directory):
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("looks", [9, 60, 141])
+@pytest.mark.parametrize("looks", [9, 60, 141, 320])
 def test_stopped_again_and_again_is_undisturbed(preset, directory, tmp_path, monkeypatch, looks):
     stopped = tmp_path / "stopped"
     monkeypatch.setattr(study, "Stop", StopAfter(looks))
     result = invoke("run", "order", "--preset", preset, "--out", stopped)
     assert result.exit_code == 143, result.output
     assert "--resume" in result.output
+    ends = {path.name: log.read(path).end for path in (stopped / "logs").iterdir()}
+    assert ends == {
+        "sgd.0.jsonl": log.FINISHED if looks > 300 else "interrupted",
+        "ngd.0.jsonl": "interrupted",
+    }
     monkeypatch.setattr(study, "Stop", Stop)
     resume(stopped)
     assert contents(stopped) == contents(directory)
-    assert not (stopped / "outputs").exists() or not any((stopped / "outputs").iterdir())
+    assert {path.name for path in stopped.iterdir()} == {path.name for path in directory.iterdir()}
+    assert not (stopped / "outputs").exists()
 
 
 def test_killed_is_undisturbed(preset, directory, tmp_path, monkeypatch):

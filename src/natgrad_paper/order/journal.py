@@ -31,20 +31,24 @@ class Journal:
         keep = None
         self.going_on = resume and path.exists()
         """Whether there was a log to go on with."""
+        self.finished = False
+        """Whether nothing is missing."""
         if self.going_on:
             before = log.read(path)
             for field in ("config", "data"):
                 if digest(before.header.get(field)) != digest(header[field]):
                     raise UserError(f"{path}: {field}: expected that of the run to go on with, found another")
             self._done = {(record["what"], record["name"]): record for record in before.evaluations}
-            keep = good_bytes(path)
+            self.finished = before.end == FINISHED
+            keep = path.stat().st_size if self.finished else good_bytes(path)
         self.writer = Writer(path, header, keep)
 
     def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
-        self.writer.__exit__(kind, value, traceback)
+        # Whatever ends the run later, a finished log is finished.
+        self.writer.__exit__(*((None, None, None) if self.finished else (kind, value, traceback)))
 
     def found(self, what: str, name: str) -> dict[str, Any] | None:
         """Return a record written before, if there is one."""
@@ -60,6 +64,7 @@ class Journal:
     def finish(self) -> None:
         """Say that nothing is missing; outputs, whose variance is in the log by now, go."""
         self.writer.write({"record": "end", "reason": FINISHED})
+        self.finished = True
         shutil.rmtree(self._outputs, ignore_errors=True)
 
     def keep_outputs(self, name: str, outputs: np.ndarray) -> str:

@@ -50,6 +50,8 @@ class Seat:
 
     def rest(self, rate: float, reached: bool) -> None:
         """Do everything that follows the matching, with the rate it found."""
+        if self.walker.journal.finished:
+            return
         config = self.walker.config
         if self.walker.journal.found("matched", "matched") is None:
             self.walker.journal.write("matched", "matched", rate=rate, reached=reached)
@@ -79,6 +81,7 @@ class Seat:
         trainings = [Training(name, course, rate) for name, course in DRIFTS.items()]
         self._variance("drift", trainings, None, traced=True, kind="drift")
         self.walker.journal.finish()
+        self.walker.tidy()
 
     def _starts(self, rate: float) -> dict[int, Trained]:
         """Return what is trained at the start of each segment of the unperturbed stream."""

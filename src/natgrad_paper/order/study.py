@@ -1,5 +1,6 @@
 """Running and reporting figure 2, for the `natgrad` command."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class Study:
                         walker = Walker(config, learner, examples, seed, journal, stop, say)
                         seats.append(Seat(walker, _named(say, seed), status.update))
                     conduct(seats)
+        for leftover in ("outputs", "checkpoints"):
+            shutil.rmtree(directory / leftover, ignore_errors=True)
         return []
 
     def show(self, logs: list[RunLog], directory: Path, console: Console) -> None:

@@ -1,8 +1,10 @@
 """One training: a walk along a course, block by block, that can be stopped between two blocks and goes on there."""
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -92,12 +94,16 @@ class Walker:
         look(stream.blocks, trained)
         return Arrived(trained[0], position.refused, clocks[0].seconds, clocks[1].seconds)
 
+    def tidy(self) -> None:
+        """Remove all checkpoints: nothing will go on from them."""
+        shutil.rmtree(self._checkpoints, ignore_errors=True)
+
     def checkpoints(self, training: Training, at: str = "") -> Checkpoints:
         """Return where a training's checkpoints are; `at` names one that is kept for others to join in."""
         header = self.journal.header
         name = f"{training.name}{at}"
         return Checkpoints(
-            self.journal.path.parents[1] / "checkpoints" / self.journal.path.stem / name,
+            self._checkpoints / name,
             identity={
                 "experiment": header["experiment"],
                 "method": header["method"]["name"],
@@ -109,3 +115,7 @@ class Walker:
             },
             surroundings={**header["versions"], "cores": header["cores"], "platform": header["platform"]},
         )
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.journal.path.parents[1] / "checkpoints" / self.journal.path.stem
