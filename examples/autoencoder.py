@@ -2,9 +2,17 @@
 
 Badly conditioned on purpose, as the autoencoders on which Hessian-Free made its name: the gradient of the first layers
 comes through seven others. The natural gradient sees all cases in every step; SGD and Adam take small batches. All
-minimize the cross-entropy for the same time; the squared error is what is shown, as in the paper.
+minimize the cross-entropy for the same time; the squared error is what is shown, as in the paper. One seed, 8 seconds
+each by the processor's clock, as the machine was shared; nothing was tuned but what the names say:
 
     python examples/autoencoder.py
+    the mean picture         squared error 4.689
+    natural gradient         squared error 1.095, on new digits 1.970 (45 steps)
+    Adam, rate 0.01          squared error 0.945, on new digits 2.057 (5215 steps)
+    Adam, rate 0.001         squared error 1.180, on new digits 1.817 (7538 steps)
+    momentum 0.9, rate 0.1   squared error 4.721, on new digits 4.715 (10016 steps)
+
+The natural gradient is level with Adam, without a rate to choose; momentum has not left the mean picture.
 """
 
 import math
@@ -83,15 +91,12 @@ def race(step, init_state, seconds=math.inf, steps=math.inf):
     return params, count
 
 
-def main(seconds=20.0):
+def main(seconds=8.0):
     """Return each method's squared error on the training cases."""
     x, fresh = data()
     methods = {"natural gradient": natural}
     methods |= {f"Adam, rate {rate}": partial(first_order, optax.adam(rate)) for rate in (1e-2, 1e-3)}
-    methods |= {
-        f"momentum 0.9, rate {rate}": partial(first_order, optax.sgd(rate, 0.9, nesterov=True))
-        for rate in (0.1, 0.01)
-    }
+    methods["momentum 0.9, rate 0.1"] = partial(first_order, optax.sgd(0.1, 0.9, nesterov=True))
     errors = {"the mean picture": float(jnp.mean(jnp.sum((x - x.mean(axis=0)) ** 2, axis=1)))}
     print(f"{'the mean picture':24s} squared error {errors['the mean picture']:.3f}")
     for name, method in methods.items():
@@ -99,7 +104,7 @@ def main(seconds=20.0):
         errors[name] = float(squared_error(params, x))
         print(
             f"{name:24s} squared error {errors[name]:.3f}, on new digits {squared_error(params, fresh):.3f}"
-            f" ({steps} steps in {seconds:g} s)",
+            f" ({steps} steps)",
             flush=True,
         )
     return errors
