@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 import natgrad as ng
-from natgrad.damping import ratio
+from natgrad.damping import Calibration, ratio
 
 few = settings(derandomize=True, deadline=None, max_examples=40)
 COUNT = jnp.zeros((), jnp.int32)
@@ -78,3 +78,51 @@ def test_a_schedule_cannot_put_a_nan_in_the_state():
     first = rule.init(jnp.float64)
     assert rule.update(first, first, jnp.asarray(0)) == 2.0
     assert rule.refuse(first, jnp.asarray(0)) == 2.0
+
+
+def searched(rho, start):
+    """Return every λ that Martens' rule tries, in plain arithmetic."""
+    tried, low, high = [start], None, None
+    while not 0.75 <= rho(tried[-1]) <= 0.95 and len(tried) < 20:
+        if rho(tried[-1]) > 0.95:
+            high = tried[-1]
+        else:  # too small, or no number at all
+            low = tried[-1]
+        outside = tried[-1] / 8 if low is None else tried[-1] * 8
+        tried.append(outside if None in (low, high) else np.sqrt(low * high))
+    return tried
+
+
+@pytest.mark.parametrize("start", [1e-4, 1.0, 30.0])
+@pytest.mark.parametrize(
+    "rho",
+    [
+        *(
+            lambda damping, at=at: damping / (damping + at)
+            for at in (1e-6, 1e-3, 0.04, 0.4, 1.0, 7.0, 1e3, 1e6)
+        ),
+        lambda damping: 0.0,
+        lambda damping: 1.0,
+        lambda damping: np.nan,
+        lambda damping: 0.75,
+        lambda damping: 0.95,
+        lambda damping: 0.9500001 if damping > 0.5 else 0.7499999,
+    ],
+)
+def test_calibration_is_a_search_by_eights_and_then_by_halves(rho, start):
+    search, tried = Calibration.start(jnp.asarray(start)), []
+    while not search.done:
+        tried.append(float(search.damping))
+        search = search.judge(jnp.asarray(rho(tried[-1])), jnp.array(True))
+    np.testing.assert_allclose(tried, searched(rho, start), rtol=1e-12)
+    assert search.damping == tried[-1]
+    assert search.tries == len(tried)
+
+
+def test_a_refused_step_asks_for_more_damping():
+    search = Calibration.start(jnp.asarray(2.0)).judge(jnp.asarray(0.9), jnp.array(False))
+    assert (search.damping, bool(search.done)) == (16.0, False)
+
+
+def test_calibration_starts_from_one():
+    assert ng.LevenbergMarquardt("calibrate").init(jnp.float64) == 1
