@@ -74,6 +74,7 @@ def changed(table, place, value=None, name=None):
 WRONG = {
     int: [-1, 2.5, float("nan"), True, "three", [1], {"a": 1}, -(10**30), ""],
     float: [-1, float("nan"), float("inf"), False, "fast", [0.1], {"a": 1}, 10**400, "0.1"],
+    bool: [0, 1, "true", 0.0, [True], {"a": True}],
     str: [3, True, 0.5, ["cg"], {"a": 1}, "nonesuch", ""],
     tuple: [784, "784", [], {"a": 1}, [True], [1.5], [-784], ["784"], [[784]], True],
 }
