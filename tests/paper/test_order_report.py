@@ -157,7 +157,10 @@ def test_smaller_rates():
     assert verdicts(none)["d"] == Verdict.OPEN
 
 
-@pytest.mark.parametrize(("drift", "verdict"), [(0.7, Verdict.HOLDS), (0.9, Verdict.FAILS)])
+@pytest.mark.parametrize(
+    ("drift", "verdict"),
+    [(0.7, Verdict.HOLDS), (0.9, Verdict.FAILS), (0.797, Verdict.OPEN), (0.803, Verdict.OPEN)],
+)
 def test_drift(drift, verdict):
     logs = both(drift=drift)
     assert verdicts(logs)["e"] == verdict

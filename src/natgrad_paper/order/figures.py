@@ -42,7 +42,7 @@ def figure_2(runs: Sequence[Runs]) -> Figure:
             panel.set_yscale("log")
             dress(panel)
         if left.lines:
-            left.legend(frameon=False)
+            left.legend(frameon=False, loc="upper right")
         logs = [log for group in runs for log in group.logs]
         head, data = logs[0].header, logs[0].header["data"]
         figure.suptitle(
