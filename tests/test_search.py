@@ -149,3 +149,17 @@ def test_loss_never_rises_over_thousands_of_searched_steps():
     assert (after <= before + 1e-12).all()
     assert accepted.mean() > 0.9
     assert (after[:, -1] < before[:, 0]).all()
+
+
+@pytest.mark.parametrize("base", [-100.0, 7.0])
+def test_cobyla_minds_a_wall_and_finds_the_minimum_before_it(base):
+    """Beyond z₀ = 1.2 the loss is not a number, and COBYLA's first radius leads there."""
+
+    def probe(z):
+        value = base + 50 * (z[0] - 1.1) ** 2 + 20 * (z[1] - 0.3) ** 2
+        return jnp.where(z[0] > 1.2, jnp.nan, value)
+
+    plane = local()._replace(rows={"w": jnp.eye(2)}, slopes=jnp.array([-1.0, -1.0]), loss=probe(jnp.zeros(2)))
+    found = ng.Cobyla(final_radius=1e-6, maxprobes=500)(probe, plane)
+    np.testing.assert_allclose(found.z, [1.1, 0.3], atol=1e-3)
+    np.testing.assert_allclose(found.loss, base, atol=1e-3)

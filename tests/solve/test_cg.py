@@ -75,6 +75,8 @@ def test_snapshot_grid():
 def test_snapshots_are_the_iterates(maxiter):
     solution = solve(maxiter=maxiter, rtol=0.0, snapshots=True)
     stored = int(solution.snapshots.stored)
+    # Room for the grid and the last iterate, and no more: a row costs as much as the parameters.
+    assert len(solution.snapshots.iterations) == len(snapshot_iterations(maxiter)) + 1
     grid = list(snapshot_iterations(maxiter))
     expected = grid if grid and grid[-1] == maxiter else [*grid, maxiter]
     assert list(solution.snapshots.iterations[:stored]) == expected

@@ -5,6 +5,7 @@ Left out, by kind, are places where another value is no error or none that a pro
 - texts, annotations, decorators, and what only decides whether to raise;
 - defaults of fields and arguments, and constants of a class or module: another value is another choice;
 - what is computed with the machine's precision (eps, tiny, a tolerance): another factor is another tolerance;
+- what is asked for its shape and type alone, as in `zeros_like(x[0])`;
 - what guards a divisor that is not used, as in `x / where(fine, y, 1)`, and the seed of a random key.
 """
 
@@ -74,6 +75,9 @@ def _places(node: ast.AST, index: bool = False) -> Iterator[Place]:
         yield from _sign(node)
         guard = _guard(node)
         yield from (place for place in _below(node, index) if place.node not in guard)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("_like"):
+        for below in node.args[1:]:
+            yield from _places(below)
     elif isinstance(node, ast.Subscript):
         yield from _places(node.value)
         yield from _places(node.slice, True)
