@@ -19,7 +19,6 @@ from natgrad_paper.data import characters, glyphs
 from natgrad_paper.order.courses import Examples, Plain
 from natgrad_paper.order.learner import COMPETITORS, Learner
 
-
 UPDATES = 5
 
 
