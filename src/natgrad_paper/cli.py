@@ -44,7 +44,7 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 
 [bold]natgrad run curves --out runs/curves-small --resume --seeds 5[/bold]  (go on, and to five seeds)
 
-[bold]natgrad run order --seeds 3[/bold]  (figure 2: a quarter of an hour a seed)
+[bold]natgrad run order --seeds 3[/bold]  (figure 2: 5 to 15 minutes a seed)
 """
 
 Thing = TypeVar("Thing")
