@@ -51,7 +51,8 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 [bold]natgrad run unlabelled --data TFD_48x48.mat --set data.fold=4[/bold]  (on photographs, in that file's format)
 
 [bold]natgrad run autoencoder --data mnist/[/bold]  (MNIST, from its idx files; a file of faces with --preset faces)
-[bold]natgrad run order --seeds 3[/bold]  (figure 2: a quarter of an hour a seed)
+
+[bold]natgrad run order --seeds 3[/bold]  (figure 2: 5 to 15 minutes a seed)
 """
 
 Thing = TypeVar("Thing")

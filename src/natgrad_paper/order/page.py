@@ -44,8 +44,8 @@ def summary(runs: Sequence[Runs]) -> Table:
     shown = Table(title="Means over seeds", title_justify="left", box=box.SIMPLE_HEAD)
     for name in tables.RESULTS[:SHOWN]:
         shown.add_column(name, justify="left" if name == "method" else "right")
-    for row in tables.result_rows(runs):
-        shown.add_row(*(Text(cell) for cell in row[:SHOWN]))
+    for label, cells in tables.result_rows(runs):
+        shown.add_row(Text(label), *(Text(" ".join(cell).strip()) for cell in cells[: SHOWN - 1]))
     return shown
 
 

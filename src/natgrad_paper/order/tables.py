@@ -8,7 +8,7 @@ from natgrad_paper import sections, settings
 from natgrad_paper.data.glyphs import EMBEDDED
 from natgrad_paper.experiment import Experiment
 from natgrad_paper.log import FINISHED, RunLog
-from natgrad_paper.markup import Markup, table, tag
+from natgrad_paper.markup import Markup, join, table, tag
 from natgrad_paper.order import numbers
 from natgrad_paper.results import number, spread
 from natgrad_paper.series import Runs
@@ -17,8 +17,8 @@ RESULTS = ("method", "rate", "validation error", "variance", "of logits", "first
            "error after drift", "between drifts")  # fmt: skip
 
 
-def result_rows(runs: Sequence[Runs]) -> list[list[str]]:
-    """Return a row a method, means over seeds with their range, in the columns of `RESULTS`."""
+def result_rows(runs: Sequence[Runs]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return each method with its numbers, (mean over seeds, range), in the columns of `RESULTS`."""
     rows = []
     for group in runs:
         logs = [log for log in group.logs if len(numbers.curve(log))]
@@ -33,10 +33,11 @@ def result_rows(runs: Sequence[Runs]) -> list[list[str]]:
             [100 * float(np.mean(errors)) for log in logs if (errors := numbers.drift_errors(log))],
             [found for log in logs if (found := numbers.drift_variance(log)) is not None],
         ]
-        cells = [" ".join(spread(values, len(logs))).strip() for values in columns]
+        cells = [spread(values, len(logs)) for values in columns]
         for place in (1, 6):
-            cells[place] += " %" * bool(columns[place])
-        rows.append([group.label, *cells])
+            if columns[place]:
+                cells[place] = (f"{cells[place][0]} %", cells[place][1])
+        rows.append((group.label, cells))
     return rows
 
 
@@ -48,12 +49,12 @@ def results(runs: Sequence[Runs]) -> Markup:
         "each example’s mean logit taken away; with the first and the last segment replaced. After drift: validation "
         "error on the equal mix, mean of both directions; between drifts: variance of the outputs between the two."
     )
+    rows = [
+        [label, *(join(mean, tag("small", rest) if rest else None) for mean, rest in cells)]
+        for label, cells in result_rows(runs)
+    ]
     return tag(
-        "section",
-        tag("h2", "Results"),
-        table(
-            list(RESULTS), [list(row) for row in result_rows(runs)], caption, class_="numbers", id="results"
-        ),
+        "section", tag("h2", "Results"), table(list(RESULTS), rows, caption, class_="numbers", id="results")
     )
 
 
