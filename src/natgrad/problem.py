@@ -159,48 +159,114 @@ class Pass:
 
     def __init__(self, build: Callable[[Examples], Chunk], examples: Examples, microbatch: int | None):
         longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
-        self.count = 1 if microbatch is None else -(-longest // microbatch)
+        self.cut = Cut(longest, longest if microbatch is None else microbatch)
         self.examples = examples
         self._build = build
-        self._whole = build(examples) if self.count == 1 else None
+        self._whole = build(examples) if self.cut.count == 1 else None
 
-    def reduce(self, fn: Callable[[Chunk], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
-        """Return Σ over chunks of fn's first result, and its second from every chunk, stacked."""
+    def reduce(self, fn: Callable[..., tuple[Tree, Tree]], *rows: Tree) -> tuple[Tree, Tree]:
+        """Return Σ over chunks of fn's first result, and its second from every chunk, stacked.
+
+        `rows` have one row an example; fn is called with a chunk and the chunk's own rows of each.
+        """
         if self._whole is not None:
-            total, extra = fn(self._whole)
+            total, extra = fn(self._whole, *rows)
             return total, jax.tree.map(lambda leaf: leaf[None], extra)
-        chunks = _split(self.examples, self.count)
+        arranged = jax.tree.map(self.cut.arrange, (self.examples, rows))
+        # What fills a group up repeats its examples with coefficient 0: it adds nothing, and no NaN of its own.
+        zeroed = jax.tree.map(self.cut.arrange_with_zeros, self.examples.coefficients)
+        arranged = (arranged[0]._replace(coefficients=zeroed), arranged[1])
 
         # Under differentiation a chunk is computed again rather than kept: memory stays flat.
         @jax.checkpoint
-        def body(total: Tree, part: Examples) -> tuple[Tree, Tree]:
-            share, extra = fn(self._build(part))
-            return tree.add(total, share), extra
+        def share(number: Array) -> tuple[Tree, Tree]:
+            part, own = jax.tree.map(lambda leaf: Cut.chunk(leaf, number), arranged)
+            return fn(self._build(part), *own)
 
-        first = jax.tree.map(lambda leaf: leaf[0], chunks)
-        shapes = jax.eval_shape(lambda part: fn(self._build(part))[0], first)
-        return jax.lax.scan(body, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), chunks)
+        def body(total: Tree, number: Array) -> tuple[Tree, Tree]:
+            more, extra = share(number)
+            return tree.add(total, more), extra
 
-    def sum(self, fn: Callable[[Chunk], Tree]) -> Tree:
-        """Return Σ over chunks of fn(chunk)."""
-        return self.reduce(lambda chunk: (fn(chunk), None))[0]
+        numbers = jnp.arange(self.cut.count, dtype=jnp.int32)
+        shapes = jax.eval_shape(lambda: share(numbers[0])[0])
+        return jax.lax.scan(body, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), numbers)
+
+    def sum(self, fn: Callable[..., Tree], *rows: Tree) -> Tree:
+        """Return Σ over chunks of fn(chunk, its rows)."""
+        return self.reduce(lambda chunk, *own: (fn(chunk, *own), None), *rows)[0]
 
     def map(self, fn: Callable[[Chunk], Tree]) -> Tree:
-        """Return fn's rows, one an example, from all chunks in order."""
+        """Return fn's rows, one an example, from all chunks, in the order of the examples."""
         _, stacked = self.reduce(lambda chunk: ((), fn(chunk)))
+        if self._whole is not None:
+            return jax.tree.map(lambda leaf: leaf[0], stacked)
 
         def join(c: Array, rows: Tree) -> Tree:
-            return jax.tree.map(lambda r: r.reshape(-1, *r.shape[2:])[: c.shape[0]], rows)
+            return jax.tree.map(lambda leaf: self.cut.join(leaf, c.shape[0]), rows)
 
         return jax.tree.map(join, self.examples.coefficients, stacked)
 
-    def rows(self, chunk: Chunk, values: Tree) -> Tree:
-        """Return the chunk's own rows of `values`, which has one an example."""
-        if self._whole is not None:
-            return values
-        return jax.tree.map(
-            lambda i, part: jax.tree.map(lambda leaf: leaf[i], part), chunk.examples.index, values
-        )
+
+@dataclass(frozen=True)
+class Cut:
+    """How examples are cut into chunks: every chunk takes a few neighbours out of each of several equal groups.
+
+    An example axis that is sharded over devices is then cut without moving an example, as long as the groups
+    can be dealt out to the devices: each chunk is spread over all of them as the batch is. The groups follow from
+    the numbers alone, so one device and many devices sum the same chunks.
+    """
+
+    longest: int
+    """Examples on the longest example axis."""
+    microbatch: int
+    """Examples of it in a chunk, at most."""
+
+    @property
+    def count(self) -> int:
+        """The number of chunks, the same for all axes."""
+        return -(-self.longest // self.microbatch)
+
+    def groups(self, length: int) -> int:
+        """Return the groups an axis is cut in: of those that keep chunks small enough, powers of two first."""
+        most = -(-self.microbatch * length // self.longest)
+        fitting = [
+            groups
+            for groups in range(1, most + 1)
+            if length % groups == 0 and groups * -(-length // (groups * self.count)) <= most
+        ]
+        # -n & n is the largest power of two in n. One group is the last resort: chunks of neighbours.
+        return max(fitting, key=lambda groups: (-groups & groups, groups), default=1)
+
+    def arrange(self, leaf: Array) -> Array:
+        """Return the examples as (groups, chunks, neighbours, …), groups filled up with their own first ones."""
+        return self._arrange(leaf, mode="wrap")
+
+    def arrange_with_zeros(self, leaf: Array) -> Array:
+        """Return the same, filled up with zeros."""
+        return self._arrange(leaf, mode="constant")
+
+    @staticmethod
+    def chunk(arranged: Array, number: Array) -> Array:
+        """Return one chunk of an arranged array."""
+        own = jax.lax.dynamic_index_in_dim(arranged, number, axis=1, keepdims=False)
+        return own.reshape(-1, *own.shape[2:])
+
+    def join(self, stacked: Array, length: int) -> Array:
+        """Return rows stacked chunk by chunk in the order of the examples, without the fill."""
+        groups = self.groups(length)
+        apart = stacked.reshape(self.count, groups, -1, *stacked.shape[2:])
+        in_order = jnp.moveaxis(apart, 0, 1).reshape(groups, -1, *stacked.shape[2:])
+        return in_order[:, : length // groups].reshape(length, *stacked.shape[2:])
+
+    def _arrange(self, leaf: Array, mode: str) -> Array:
+        length, *rest = leaf.shape
+        groups = self.groups(length)
+        neighbours = -(-length // (groups * self.count))
+        grouped = leaf.reshape(groups, length // groups, *rest)
+        fill = neighbours * self.count - length // groups
+        if fill:
+            grouped = jnp.pad(grouped, [(0, 0), (0, fill), *[(0, 0)] * len(rest)], mode=mode)
+        return grouped.reshape(groups, self.count, neighbours, *rest)
 
 
 def working(params: Tree) -> Tree:
@@ -214,30 +280,6 @@ def _evaluate(model: Model, params: Tree, inputs: Tree, context: Tree) -> tuple[
     args = (params, inputs) if context is None else (params, inputs, context)
     outputs, context = model(*args) if isinstance(model, Stateful) else (model(*args), None)
     return working(outputs), context
-
-
-def _split(examples: Examples, count: int) -> Examples:
-    """Cut every leaf into `count` chunks of equal length; what is missing from the last is filled.
-
-    The fill repeats real examples with coefficient 0: it adds nothing, and no NaN of its own making.
-    """
-
-    def cut(leaf: Array) -> Array:
-        size = -(-leaf.shape[0] // count)
-        if size * count != leaf.shape[0]:
-            leaf = jnp.take(leaf, jnp.arange(size * count) % leaf.shape[0], axis=0)
-        return leaf.reshape(count, size, *leaf.shape[1:])
-
-    def cut_coefficient(leaf: Array) -> Array:
-        size = -(-leaf.shape[0] // count)
-        return jnp.pad(leaf, (0, size * count - leaf.shape[0])).reshape(count, size)
-
-    return Examples(
-        inputs=jax.tree.map(cut, examples.inputs),
-        targets=jax.tree.map(cut, examples.targets),
-        coefficients=jax.tree.map(cut_coefficient, examples.coefficients),
-        index=jax.tree.map(cut, examples.index),
-    )
 
 
 def _over_chunks(stacked: Array) -> Array:
