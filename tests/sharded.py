@@ -5,6 +5,7 @@ Without a mesh the same steps run on one device on plain arrays: what the others
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -48,10 +49,9 @@ def optimizer(name, microbatch=MICROBATCH):
 
 def parameters(dtype, sizes=SIZES):
     rng = np.random.default_rng(0)
-    pairs = zip(sizes, sizes[1:], strict=False)
     return [
         {"w": (rng.normal(size=(a, b)) / a**0.5).astype(dtype), "b": rng.normal(size=b).astype(dtype) / 10}
-        for a, b in pairs
+        for a, b in pairwise(sizes)
     ]
 
 
@@ -113,13 +113,25 @@ def on_mesh(name, dtype, steps, devices, sharded):
     mesh = mesh_of(devices, AxisType.Auto if sharded else AxisType.Explicit)
     params = place(parameters(dtype), mesh, sharded)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-    state, step = jax.jit(opt.init)(params), jax.jit(opt.step)
+    state, step = opt.init(params), jax.jit(opt.step)
     for number in range(steps):
         params, state, _ = step(params, state, share(batch(number, dtype), mesh))
     assert jax.tree.all(
         jax.tree.map(lambda leaf, s: leaf.sharding.is_equivalent_to(s, leaf.ndim), params, shardings)
     ), "parameters changed their sharding"
     return jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, P()))(params)
+
+
+def program(devices, sizes, microbatch, sharded):
+    """Return the text of a compiled step of NGD, and the parameters' bytes."""
+    opt = optimizer("ngd", microbatch)
+    mesh = mesh_of(devices, AxisType.Auto if sharded else AxisType.Explicit)
+    params = place(parameters("float32", sizes), mesh, sharded)
+    x, t, w = batch(0, "float32")
+    data = share((np.resize(x, (BATCH, sizes[0])), np.resize(t, (BATCH, sizes[-1])), w), mesh)
+    state = opt.init(params)
+    text = jax.jit(opt.step).lower(params, state, data).compile().as_text()
+    return {"text": text, "bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(params))}
 
 
 def difference(found, wanted):
@@ -130,15 +142,19 @@ def difference(found, wanted):
 
 
 def main(job):
-    """Do what a job asks: `cases` of (method, dtype, steps, devices, sharded); write the differences."""
+    """Do what a job asks and write what was found.
+
+    `cases` of (method, dtype, steps, devices, sharded) give differences, `programs` of (devices, sizes, microbatch,
+    sharded) their texts.
+    """
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_disable_most_optimizations", True)
     if "coordinator" in job:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(job["coordinator"], job["processes"], job["process"])
-    references, found = {}, []
-    for name, dtype, steps, devices, sharded in job["cases"]:
+    references, found = {}, [program(*each) for each in job.get("programs", [])]
+    for name, dtype, steps, devices, sharded in job.get("cases", []):
         key = (name, dtype, steps)
         if key not in references:
             references[key] = jax.device_get(on_one_device(*key, padded=name != "ngd"))

@@ -86,6 +86,11 @@ class Checkpoints:
         for old in self._found()[KEPT:]:
             shutil.rmtree(old)
 
+    def join(self, checkpoint: Checkpoint) -> None:
+        """Take part in what another process saves: orbax writes what is here of the arrays."""
+        aside = self.directory / f".writing-{checkpoint.position.iteration:09d}"
+        _checkpointer().save((aside / ARRAYS).absolute(), _arrays(checkpoint.trained)[0])
+
     def load(self, like: tuple[Tree, Tree], tell: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest good checkpoint, if there is one; `tell` hears of those refused, and why.
 
@@ -123,7 +128,11 @@ class Checkpoints:
         arrays, kinds = _arrays(like)
         if manifest["kinds"] != kinds:
             raise Refused("kinds: expected the arrays of this optimizer, found others")
-        restored = _restore(path / ARRAYS, jax.eval_shape(lambda: arrays))
+        kept = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+            for name, leaf in arrays.items()
+        }
+        restored = _restore(path / ARRAYS, kept)
         for name, wanted in manifest["arrays"].items():
             if _array_hash(restored[name]) != wanted:
                 raise Refused(f"array {kinds[name]}: expected sha256 {wanted[:16]}…, found another")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -42,6 +43,8 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 [bold]natgrad run curves --preset paper --data digs3pts_1.mat[/bold]  (the original data)
 
 [bold]natgrad run curves --out runs/curves-small --resume --seeds 5[/bold]  (go on, and to five seeds)
+
+[bold]srun natgrad run curves --distributed --out runs/many[/bold]  (one training at a time, on all of a job's devices)
 """
 
 Thing = TypeVar("Thing")
@@ -99,13 +102,29 @@ def run(
             help="Go on with the run in --out, with its settings; new methods and seeds are added.",
         ),
     ] = False,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--distributed", help="One of several processes: Slurm, Kubernetes and Cloud TPU are detected."
+        ),
+    ] = False,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 is, if not detected.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="How many there are, if not detected.")] = None,
+    process: Annotated[int | None, typer.Option(min=0, help="Which this is, if not detected.")] = None,
 ) -> None:
     """Train every method, show how it goes, and leave logs, a report, a figure and a table."""
     console = Console()
-    with _plain_errors(experiment, out):
-        from natgrad_paper import cache, experiments, log, plan, progress
+    with _distributed(together, experiment, out), _plain_errors(experiment, out):
+        from natgrad_paper import cache, distributed, experiments, log, plan, progress
         from natgrad_paper import run as runner
 
+        if together and out is None:
+            raise UserError("--distributed: expected --out DIR, a directory that all processes see")
+        place = distributed.start(coordinator, processes, process) if together else distributed.ALONE
+        leads = distributed.is_leader()
+        console.quiet = not leads
         chosen = experiments.load(experiment)
         by_name = {method.name: method for method in chosen.methods}
         names = tuple(by_name) if methods == "all" else tuple(_words(methods))
@@ -125,13 +144,17 @@ def run(
             directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
             request = plan.asked(chosen, name, where, change or (), names, numbers or (0,), data)
         settings = plan.settings(chosen, request, where)
-        problem = chosen.prepare(settings, data or (Path(request.data) if request.data else None))
-        if not resume:
-            runner.prepare_directory(directory, overwrite)
-        plan.write(directory, request)
+        prepare = partial(distributed.prepare, chosen) if together else chosen.prepare
+        problem = prepare(settings, data or (Path(request.data) if request.data else None))
+        if leads:
+            if not resume:
+                runner.prepare_directory(directory, overwrite)
+            plan.write(directory, request)
+        place.wait("directory")
         cache.enable()
 
         competitors = [by_name[name] for name in request.methods]
+        place.check(competitors)
         trainings = len(competitors) * len(request.seeds)
         console.print(
             f"[bold]{chosen.title}[/bold] on {problem.data['name']}, preset {request.preset}", highlight=False
@@ -140,10 +163,12 @@ def run(
             _cost(settings, len(competitors), len(request.seeds), runner.cost(settings, trainings)),
             highlight=False,
         )
-        whole = runner.Plan(chosen, request.preset, settings, competitors, request.seeds)
+        whole = runner.Plan(chosen, request.preset, settings, competitors, request.seeds, place=place)
         with progress.display(console, trainings) as display:
             failures = runner.run(whole, problem, directory, display, resume)
-        _show(console, log.read_all(directory), directory)
+        if leads:
+            _show(console, log.read_all(directory), directory)
+        place.wait("report")
         for failure in failures:
             typer.echo(f"natgrad: {failure}", err=True)
         if failures:
@@ -298,6 +323,18 @@ def _plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[Non
         where = f"{problem.filename}: " if problem.filename else ""
         typer.echo(f"natgrad: {where}{problem.strerror or problem}", err=True)
         raise typer.Exit(1) from None
+
+
+@contextmanager
+def _distributed(together: bool, experiment: str, out: Path | None) -> Iterator[None]:
+    """Around a run of several processes: where it fails, this one ends at once."""
+    if not together:
+        yield
+        return
+    from natgrad_paper import distributed
+
+    with distributed.ending(f"natgrad run {experiment} --distributed --out {out} --resume"):
+        yield
 
 
 def _cost(settings: Any, methods: int, seeds: int, seconds: float | None) -> str:

@@ -48,6 +48,19 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which part of the cases is a process's own, where several train together."""
+
+    index: int
+    count: int
+
+    def of(self, length: int) -> slice:
+        """Return the places of the share's cases; where they do not divide, the last shares are shorter."""
+        size = -(-length // self.count)
+        return slice(min(self.index * size, length), min((self.index + 1) * size, length))
+
+
+@dataclass(frozen=True)
 class Method:
     """A competitor: how to build it and what cases its steps see, given the problem and the config."""
 
@@ -116,6 +129,8 @@ class Experiment:
     """From a config and the user's data file, if any, to the problem."""
     first_look: tuple[str, ...]
     """The methods that run unless others are named."""
+    share: Callable[[Any, Path | None, Share], Problem] | None = None
+    """The same as `prepare`, with a share of the cases; None where the data are not dealt out."""
     claims: tuple[Claim, ...] = ()
     """What the report judges from the logs."""
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()

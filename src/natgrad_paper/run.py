@@ -6,9 +6,11 @@ import datetime
 import os
 import platform
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 
 import natgrad
 from natgrad_paper.checkpoint import Checkpoint, Checkpoints, digest
+from natgrad_paper.distributed import ALONE, Alone, Together, is_leader
 from natgrad_paper.errors import UserError
 from natgrad_paper.experiment import Experiment, Method, Problem, Tree
 from natgrad_paper.log import FINISHED, Writer, read
@@ -41,6 +44,8 @@ class Plan:
     seeds: Sequence[int]
     checkpoint_seconds: float = 60.0
     """Time between checkpoints, not counted as training."""
+    place: Alone | Together = ALONE
+    """On one device, or on those of several processes."""
 
 
 def run(
@@ -69,7 +74,7 @@ def run(
                     raise Stopped(stop.asked, directory)
                 display.start(method.label, seed)
                 if method.name not in trainers:
-                    trainers[method.name] = Trainer(problem, method, plan.config)
+                    trainers[method.name] = Trainer(problem, method, plan.config, plan.place)
                 header = _header(plan, method, seed, problem)
                 training = Training(trainers[method.name], seed, path, header, display, stop)
                 ended = training.run(resume, plan.checkpoint_seconds)
@@ -112,19 +117,24 @@ class Training:
         found = self._found() if resume else None
         start = None if found is None else (found.position, *found.trained)
         saved = time.monotonic()
-        with Writer(self.path, self.header, None if found is None else found.log.size) as log:
+        path = self.path if is_leader() else Path(os.devnull)
+        with Writer(path, self.header, None if found is None else found.log.size) as log:
             if found is not None:
                 log.write({"record": "resumed", "iteration": found.position.iteration})
+            place = self.trainer.place
             for event in self.trainer.run(self.seed, start):
                 for step in event.thinned_steps():
                     log.write(step)
                 if event.errors is not None:
                     log.write({**identity, **event.evaluation()})
                 self.display.update(event)
-                if event.ended != FINISHED and (
-                    event.ended or self.stop.asked or time.monotonic() - saved > every
-                ):
-                    self.checkpoints.save(Checkpoint(event.position, log.mark, event.trained))
+                self.stop.asked = agreed(place, self.stop.asked)
+                late = place.most(time.monotonic() - saved) > every
+                if event.ended != FINISHED and (event.ended or self.stop.asked or late):
+                    checkpoint = Checkpoint(event.position, log.mark, event.trained)
+                    place.save(
+                        partial(self.checkpoints.save, checkpoint), partial(self.checkpoints.join, checkpoint)
+                    )
                     saved = time.monotonic()
                 if event.ended:
                     if (samples := self._samples(event.trained[0])) is not None:
@@ -132,7 +142,7 @@ class Training:
                     log.write({"record": "end", "reason": event.ended})
                 elif self.stop.asked:
                     raise Stopped(self.stop.asked, self.path.parents[1])
-        if event.ended == FINISHED:
+        if event.ended == FINISHED and is_leader():
             self.checkpoints.discard()
         return event.ended or ""
 
@@ -149,7 +159,7 @@ class Training:
         if problem.pictures is None:
             return None
         cases = (problem.test or problem.train)[0][:SAMPLES]
-        images = problem.pictures(params, jnp.asarray(cases))
+        images = problem.pictures(self.trainer.place.local(params), jnp.asarray(cases))
         return {
             "shape": list(images.shape),
             "cases": _encoded(cases),
@@ -161,6 +171,12 @@ def _encoded(images: np.ndarray) -> str:
     """Return images as text: a byte a pixel."""
     levels = np.round(255 * np.clip(np.nan_to_num(images), 0, 1)).astype(np.uint8)
     return base64.b64encode(levels.tobytes()).decode("ascii")
+
+
+def agreed(place: Alone | Together, asked: signal.Signals | None) -> signal.Signals | None:
+    """Return the signal that stops the run, whichever process got it."""
+    number = int(place.most(asked or 0))
+    return signal.Signals(number) if number else None
 
 
 def _finished(path: Path) -> bool:

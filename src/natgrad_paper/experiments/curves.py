@@ -18,7 +18,8 @@ from natgrad.solve import CG, MinresQLP
 from natgrad_paper import first_order
 from natgrad_paper.batches import Batches, Minibatch, Others, Whole
 from natgrad_paper.data import curves, curves_file
-from natgrad_paper.experiment import Errors, Experiment, Method, Problem
+from natgrad_paper.data.images import Images
+from natgrad_paper.experiment import Errors, Experiment, Method, Problem, Share
 from natgrad_paper.experiments.curves_claims import CLAIMS, GROUPS
 from natgrad_paper.experiments.curves_config import Config
 from natgrad_paper.models import Autoencoder, Layers
@@ -249,6 +250,20 @@ def prepare(config: Config, path: Path | None) -> Problem:
         images = curves.generate(config.data.seed, config.data.train, config.data.test)
     else:
         images = curves_file.read(path).first(config.data.train, config.data.test)
+    return _problem(config, images, images.describe())
+
+
+def share(config: Config, path: Path | None, part: Share) -> Problem:
+    """Return the problem with a share of the images: of the regenerated ones, no others are drawn."""
+    if path is None:
+        images, data = curves.generate_share(config.data.seed, config.data.train, config.data.test, part)
+    else:
+        whole = curves_file.read(path).first(config.data.train, config.data.test)
+        images, data = whole.share(part), whole.describe()
+    return _problem(config, images, data)
+
+
+def _problem(config: Config, images: Images, data: dict[str, Any]) -> Problem:
     model = Autoencoder(config.model.encoder)
     return Problem(
         model=model,
@@ -257,12 +272,12 @@ def prepare(config: Config, path: Path | None) -> Problem:
         errors=errors(model),
         train=(images.train, images.train),
         test=(images.test, images.test) if len(images.test) else None,
-        data=images.describe(),
+        data=data,
         pictures=lambda params, inputs: jax.nn.sigmoid(model(params, inputs)).reshape(-1, *SHAPE),
     )
 
 
 EXPERIMENT = Experiment(
     "curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare, ("sgd", "ngd", "ngd-same", "ngd-l"),
-    claims=CLAIMS, groups=GROUPS,
+    claims=CLAIMS, groups=GROUPS, share=share,
 )  # fmt: skip

@@ -1,0 +1,40 @@
+"""What a compiled program sends between devices, read from its text."""
+
+import math
+import re
+
+COLLECTIVE = re.compile(
+    r"= (?P<shapes>.*?) (?P<kind>all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
+ARRAY = re.compile(r"\b(pred|[a-z]+(\d+))\[([\d,]*)\]")
+
+
+def computations(program):
+    """Return the lines of every computation of a program, by its name."""
+    found, name = {}, None
+    for line in program.splitlines():
+        if head := re.match(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line):
+            name = head[1]
+            found[name] = []
+        elif name is not None:
+            found[name].append(line)
+    return found
+
+
+def size(shapes):
+    """Return the bytes of an array or a tuple of arrays, as the program writes its type."""
+    total = 0
+    for _, bits, lengths in ARRAY.findall(shapes):
+        total += int(bits or 8) // 8 * math.prod(int(length) for length in lengths.split(",") if length)
+    return total
+
+
+def of_loops(program):
+    """Return for every loop body what one turn of it sends, inner loops aside: pairs of a kind and its bytes."""
+    bodies = set(re.findall(r"body=%?([\w.\-]+)", program))
+    sent = {}
+    for name, lines in computations(program).items():
+        if name in bodies:
+            found = [COLLECTIVE.search(line) for line in lines]
+            sent[name] = [(match["kind"], size(match["shapes"])) for match in found if match]
+    return sent
