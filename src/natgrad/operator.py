@@ -143,7 +143,8 @@ class JacobianOperator(Operator):
             score = chunk.vjp(self._weigh(_roots(chunk), at.factor(signs)))
             return jax.tree.map(jnp.square, score)
 
-        return self._place.linearize(microbatch=-(-longest // blocks)).sum(part)
+        # Squares of a chunk's sum are no sum over examples.
+        return self._place.linearize(microbatch=-(-longest // blocks)).reduce(lambda c: (part(c), None))[0]
 
     def _weighted(self, chunk: Chunk, u: Tree) -> Tree:
         return self._weigh(chunk.examples.coefficients, self._at(chunk).product(u))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
+from natgrad.chunks import Cut, dealt, zeros_of
 from natgrad.frozen import Frozen, merge
 from natgrad.likelihood import Likelihood, Product
 from natgrad.tree import Tree
@@ -172,28 +173,23 @@ class Pass:
         if self._whole is not None:
             total, extra = fn(self._whole, *rows)
             return total, jax.tree.map(lambda leaf: leaf[None], extra)
-        arranged = jax.tree.map(self.cut.arrange, (self.examples, rows))
-        # What fills a group up repeats its examples with coefficient 0: it adds nothing, and no NaN of its own.
-        zeroed = jax.tree.map(self.cut.arrange_with_zeros, self.examples.coefficients)
-        arranged = (arranged[0]._replace(coefficients=zeroed), arranged[1])
-
-        # Under differentiation a chunk is computed again rather than kept: memory stays flat.
-        @jax.checkpoint
-        def share(number: Array) -> tuple[Tree, Tree]:
-            part, own = jax.tree.map(lambda leaf: Cut.chunk(leaf, number), arranged)
-            return fn(self._build(part), *own)
-
-        def body(total: Tree, number: Array) -> tuple[Tree, Tree]:
-            more, extra = share(number)
-            return tree.add(total, more), extra
-
-        numbers = jnp.arange(self.cut.count, dtype=jnp.int32)
-        shapes = jax.eval_shape(lambda: share(numbers[0])[0])
-        return jax.lax.scan(body, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), numbers)
+        return self._scan(lambda part, own: fn(self._build(part), *own), self.examples, rows)
 
     def sum(self, fn: Callable[..., Tree], *rows: Tree) -> Tree:
-        """Return Σ over chunks of fn(chunk, its rows)."""
-        return self.reduce(lambda chunk, *own: (fn(chunk, *own), None), *rows)[0]
+        """Return Σ over chunks of fn(chunk, its rows), an fn that is itself a sum over examples.
+
+        So each device may add up its own share of every chunk, and the devices' totals are added once, at the end.
+        """
+        examples, shards = (self.examples, 1) if rows or self._whole is not None else dealt(self.examples)
+        if shards == 1:
+            return self.reduce(lambda chunk, *own: (fn(chunk, *own), None), *rows)[0]
+
+        def each(part: Examples, _: Tree) -> tuple[Tree, Tree]:
+            shares = jax.tree.map(lambda leaf: leaf.reshape(shards, -1, *leaf.shape[1:]), part)
+            return jax.vmap(lambda share: fn(self._build(share)))(shares), None
+
+        totals, _ = self._scan(each, examples, ())
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), totals)
 
     def map(self, fn: Callable[[Chunk], Tree]) -> Tree:
         """Return fn's rows, one an example, from all chunks, in the order of the examples."""
@@ -206,67 +202,26 @@ class Pass:
 
         return jax.tree.map(join, self.examples.coefficients, stacked)
 
+    def _scan(
+        self, fn: Callable[[Examples, Tree], tuple[Tree, Tree]], examples: Examples, rows: Tree
+    ) -> tuple[Tree, Tree]:
+        """Return Σ of fn's first result over chunks of the examples and rows, and its second stacked."""
+        arranged = jax.tree.map(self.cut.arrange, (examples, rows))
+        # What fills a group up repeats its examples with coefficient 0: it adds nothing, and no NaN of its own.
+        zeroed = jax.tree.map(self.cut.arrange_with_zeros, examples.coefficients)
+        arranged = (arranged[0]._replace(coefficients=zeroed), arranged[1])
 
-@dataclass(frozen=True)
-class Cut:
-    """How examples are cut into chunks: every chunk takes a few neighbours out of each of several equal groups.
+        # Under differentiation a chunk is computed again rather than kept: memory stays flat.
+        @jax.checkpoint
+        def share(number: Array) -> tuple[Tree, Tree]:
+            return fn(*jax.tree.map(lambda leaf: Cut.chunk(leaf, number), arranged))
 
-    An example axis that is sharded over devices is then cut without moving an example, as long as the groups
-    can be dealt out to the devices: each chunk is spread over all of them as the batch is. The groups follow from
-    the numbers alone, so one device and many devices sum the same chunks.
-    """
+        def body(total: Tree, number: Array) -> tuple[Tree, Tree]:
+            more, extra = share(number)
+            return tree.add(total, more), extra
 
-    longest: int
-    """Examples on the longest example axis."""
-    microbatch: int
-    """Examples of it in a chunk, at most."""
-
-    @property
-    def count(self) -> int:
-        """The number of chunks, the same for all axes."""
-        return -(-self.longest // self.microbatch)
-
-    def groups(self, length: int) -> int:
-        """Return the groups an axis is cut in: of those that keep chunks small enough, powers of two first."""
-        most = -(-self.microbatch * length // self.longest)
-        fitting = [
-            groups
-            for groups in range(1, most + 1)
-            if length % groups == 0 and groups * -(-length // (groups * self.count)) <= most
-        ]
-        # -n & n is the largest power of two in n. One group is the last resort: chunks of neighbours.
-        return max(fitting, key=lambda groups: (-groups & groups, groups), default=1)
-
-    def arrange(self, leaf: Array) -> Array:
-        """Return the examples as (groups, chunks, neighbours, …), groups filled up with their own first ones."""
-        return self._arrange(leaf, mode="wrap")
-
-    def arrange_with_zeros(self, leaf: Array) -> Array:
-        """Return the same, filled up with zeros."""
-        return self._arrange(leaf, mode="constant")
-
-    @staticmethod
-    def chunk(arranged: Array, number: Array) -> Array:
-        """Return one chunk of an arranged array."""
-        own = jax.lax.dynamic_index_in_dim(arranged, number, axis=1, keepdims=False)
-        return own.reshape(-1, *own.shape[2:])
-
-    def join(self, stacked: Array, length: int) -> Array:
-        """Return rows stacked chunk by chunk in the order of the examples, without the fill."""
-        groups = self.groups(length)
-        apart = stacked.reshape(self.count, groups, -1, *stacked.shape[2:])
-        in_order = jnp.moveaxis(apart, 0, 1).reshape(groups, -1, *stacked.shape[2:])
-        return in_order[:, : length // groups].reshape(length, *stacked.shape[2:])
-
-    def _arrange(self, leaf: Array, mode: str) -> Array:
-        length, *rest = leaf.shape
-        groups = self.groups(length)
-        neighbours = -(-length // (groups * self.count))
-        grouped = leaf.reshape(groups, length // groups, *rest)
-        fill = neighbours * self.count - length // groups
-        if fill:
-            grouped = jnp.pad(grouped, [(0, 0), (0, fill), *[(0, 0)] * len(rest)], mode=mode)
-        return grouped.reshape(groups, self.count, neighbours, *rest)
+        numbers = jnp.arange(self.cut.count, dtype=jnp.int32)
+        return jax.lax.scan(body, zeros_of(lambda: share(numbers[0])[0]), numbers)
 
 
 def working(params: Tree) -> Tree:

@@ -174,7 +174,16 @@ class Together:
 
     def copies(self, tree: Tree) -> Tree:
         """Return parameters or state, the same in every process, as arrays with a copy on each device."""
-        return jax.device_put(tree, self.out_shardings)
+
+        def copy(leaf: Any) -> Any:
+            if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                return jax.random.wrap_key_data(
+                    copy(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf)
+                )
+            host = np.asarray(leaf)
+            return jax.make_array_from_callback(host.shape, self.out_shardings, lambda index: host[index])
+
+        return jax.tree.map(copy, tree)
 
     def local(self, tree: Tree) -> Tree:
         """Return this process's copy."""
