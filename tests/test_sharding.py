@@ -5,6 +5,7 @@ Devices are simulated, in a process of their own; `sharded.py` is what it runs.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 HERE = Path(__file__).parent
 METHODS = ("ngd", "ncg-q", "hf", "ksd")
+MICROBATCH = 40
 
 
 def run(devices, script, job, tmp_path):
@@ -28,26 +30,32 @@ def run(devices, script, job, tmp_path):
     return json.loads(out.read_text())
 
 
-def test_eight_devices_give_the_numbers_of_one(tmp_path):
-    """Chunks, weights and a short last batch at once; parameters copied to every device, or cut."""
+@pytest.fixture(scope="module")
+def on_eight(tmp_path_factory):
+    """What one process with eight devices found: every process costs its start."""
+    sizes = [(16, 32, 16, 8), (16, 128, 64, 8)]
+    programs = [(8, sizes[0], None, False), (8, sizes[1], None, False), (8, sizes[0], MICROBATCH, False)]
     cases = [
         ("ngd", "float64", 20, 8, False),
         ("ngd", "float64", 20, 8, True),
-        ("ksd", "float64", 20, 8, False),
+        ("ngd", "float32", 1, 8, False),
     ]
-    assert max(run(8, "sharded.py", {"cases": cases}, tmp_path)) < 1e-6
+    job = {"programs": programs, "cases": cases}
+    found = run(8, "sharded.py", job, tmp_path_factory.mktemp("sharded"))
+    return found[: len(programs)], found[len(programs) :]
 
 
-def test_one_step_in_single_precision(tmp_path):
-    assert max(run(4, "sharded.py", {"cases": [("ngd", "float32", 1, 4, False)]}, tmp_path)) < 1e-4
+def test_eight_devices_give_the_numbers_of_one(on_eight):
+    """Chunks, weights and a short last batch at once; parameters copied to every device, or cut."""
+    copied, cut, single = on_eight[1]
+    assert max(copied, cut) < 1e-6
+    assert single < 1e-4
 
 
-def test_a_metric_product_sends_the_parameters_once_and_nothing_else_that_grows(tmp_path):
+def test_a_metric_product_sends_the_parameters_once_and_nothing_else_that_grows(on_eight):
     """Read from the loops of the compiled step: the solver's, and the one around it that checks the residual."""
-    sizes = [(16, 32, 16, 8), (16, 128, 64, 8)]
-    programs = run(4, "sharded.py", {"programs": [(4, each, None, False) for each in sizes]}, tmp_path)
     rest = []
-    for program in programs:
+    for program in on_eight[0]:
         loops = collectives.of_loops(program["text"])
         sent = [sum(bytes_ for _, bytes_ in turn) for turn in loops.values()]
         products = [turn for turn in sent if turn >= program["bytes"]]
@@ -55,7 +63,7 @@ def test_a_metric_product_sends_the_parameters_once_and_nothing_else_that_grows(
         assert max(sent) <= 1.05 * program["bytes"]
         assert {kind for turn in loops.values() for kind, _ in turn} == {"all-reduce"}
         rest.append(max(products) - program["bytes"])
-    assert rest[0] == rest[1]
+    assert rest[0] == rest[1] == rest[2]
 
 
 def test_the_reader_of_programs_counts_bytes():
@@ -86,3 +94,15 @@ def test_every_method_on_every_number_of_devices(method, tmp_path):
 def test_the_dual_solver_where_xla_places_the_arrays(tmp_path):
     cases = [("dual", "float64", 5, devices, True) for devices in (2, 8)]
     assert max(run(8, "sharded.py", {"cases": cases}, tmp_path)) < 1e-6
+
+
+def test_the_ten_lines_of_the_docs_run_on_many_devices(tmp_path):
+    page = (HERE.parent / "docs" / "distribution.md").read_text()
+    lines = "\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
+    script = tmp_path / "lines.py"
+    script.write_text(
+        lines + "\nassert mesh.size == 4 and info.accepted and params['w'].sharding.mesh == mesh\n"
+    )
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    command = [sys.executable, "-W", "error", str(script)]
+    subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, check=True, timeout=600)

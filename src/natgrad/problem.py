@@ -151,6 +151,8 @@ class Problem:
             loss, slope = jax.value_and_grad(self.total)(chunk.outputs, chunk.examples)
             return (loss, chunk.vjp(slope)), chunk.context
 
+        if not isinstance(self.model, Stateful):
+            return *linear.sum(lambda chunk: part(chunk)[0]), None
         (loss, gradient), contexts = linear.reduce(part)
         return loss, gradient, jax.tree.map(_over_chunks, contexts)
 

@@ -117,8 +117,10 @@ class Training:
         found = self._found() if resume else None
         start = None if found is None else (found.position, *found.trained)
         saved = time.monotonic()
-        path = self.path if is_leader() else Path(os.devnull)
-        with Writer(path, self.header, None if found is None else found.log.size) as log:
+        path, keep = self.path, None if found is None else found.log.size
+        if not is_leader():
+            path, keep = Path(os.devnull), None
+        with Writer(path, self.header, keep) as log:
             if found is not None:
                 log.write({"record": "resumed", "iteration": found.position.iteration})
             place = self.trainer.place
