@@ -29,12 +29,18 @@ def size(shapes):
     return total
 
 
+def outside_loops(program):
+    """Return what the program sends once, in the same form."""
+    entry = re.search(r"^ENTRY %?([\w.\-]+)", program, flags=re.MULTILINE)[1]
+    return _sent(computations(program)[entry])
+
+
 def of_loops(program):
     """Return for every loop body what one turn of it sends, inner loops aside: pairs of a kind and its bytes."""
     bodies = set(re.findall(r"body=%?([\w.\-]+)", program))
-    sent = {}
-    for name, lines in computations(program).items():
-        if name in bodies:
-            found = [COLLECTIVE.search(line) for line in lines]
-            sent[name] = [(match["kind"], size(match["shapes"])) for match in found if match]
-    return sent
+    return {name: _sent(lines) for name, lines in computations(program).items() if name in bodies}
+
+
+def _sent(lines):
+    found = [COLLECTIVE.search(line) for line in lines]
+    return [(match["kind"], size(match["shapes"])) for match in found if match]

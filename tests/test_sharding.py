@@ -63,6 +63,9 @@ def test_a_metric_product_sends_the_parameters_once_and_nothing_else_that_grows(
         assert max(sent) <= 1.05 * program["bytes"]
         assert {kind for turn in loops.values() for kind, _ in turn} == {"all-reduce"}
         rest.append(max(products) - program["bytes"])
+        # Once a step: the gradient, and scalars such as the loss.
+        once = sum(bytes_ for _, bytes_ in collectives.outside_loops(program["text"]))
+        assert program["bytes"] <= once <= 1.05 * program["bytes"]
     assert rest[0] == rest[1] == rest[2]
 
 
@@ -78,6 +81,7 @@ ENTRY %main (x: f32[2]) -> f32[2] {
   %w = (f32[2]) while(%t), condition=%cond.1, body=%body.1
 }
 """
+    assert collectives.outside_loops(program) == [("all-reduce", 400)]
     assert collectives.of_loops(program) == {"body.1": [("all-reduce", 38), ("all-gather", 8)]}
 
 

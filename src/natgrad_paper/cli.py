@@ -116,7 +116,10 @@ def run(
 ) -> None:
     """Train every method, show how it goes, and leave logs, a report, a figure and a table."""
     console = Console()
-    with _distributed(together, experiment, out), _plain_errors(experiment, out):
+    with (
+        _distributed(together, experiment, out),
+        _plain_errors(experiment + " --distributed" * together, out),
+    ):
         from natgrad_paper import cache, distributed, experiments, log, plan, progress
         from natgrad_paper import run as runner
 

@@ -70,8 +70,8 @@ def run(
                 if resume and _finished(path):
                     display.skip(method.label, seed)
                     continue
-                if stop.asked:
-                    raise Stopped(stop.asked, directory)
+                if asked := _agreed(plan.place, stop.asked):
+                    raise Stopped(asked, directory)
                 display.start(method.label, seed)
                 if method.name not in trainers:
                     trainers[method.name] = Trainer(problem, method, plan.config, plan.place)
@@ -130,9 +130,9 @@ class Training:
                 if event.errors is not None:
                     log.write({**identity, **event.evaluation()})
                 self.display.update(event)
-                self.stop.asked = agreed(place, self.stop.asked)
+                asked = _agreed(place, self.stop.asked)
                 late = place.most(time.monotonic() - saved) > every
-                if event.ended != FINISHED and (event.ended or self.stop.asked or late):
+                if event.ended != FINISHED and (event.ended or asked or late):
                     checkpoint = Checkpoint(event.position, log.mark, event.trained)
                     place.save(
                         partial(self.checkpoints.save, checkpoint), partial(self.checkpoints.join, checkpoint)
@@ -142,8 +142,8 @@ class Training:
                     if (samples := self._samples(event.trained[0])) is not None:
                         log.write({"record": "samples", **samples})
                     log.write({"record": "end", "reason": event.ended})
-                elif self.stop.asked:
-                    raise Stopped(self.stop.asked, self.path.parents[1])
+                elif asked:
+                    raise Stopped(asked, self.path.parents[1])
         if event.ended == FINISHED and is_leader():
             self.checkpoints.discard()
         return event.ended or ""
@@ -175,7 +175,7 @@ def _encoded(images: np.ndarray) -> str:
     return base64.b64encode(levels.tobytes()).decode("ascii")
 
 
-def agreed(place: Alone | Together, asked: signal.Signals | None) -> signal.Signals | None:
+def _agreed(place: Alone | Together, asked: signal.Signals | None) -> signal.Signals | None:
     """Return the signal that stops the run, whichever process got it."""
     number = int(place.most(asked or 0))
     return signal.Signals(number) if number else None
