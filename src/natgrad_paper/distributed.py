@@ -6,6 +6,7 @@ and reports; the directory of the run must be one that all processes see.
 """
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,11 @@ from natgrad_paper.experiment import Experiment, Method, Problem, Share, Tree
 
 HEARTBEAT = 20
 """Seconds of silence after which a process counts as dead."""
+LOST = re.compile(
+    r"Gloo|NCCL|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat|barrier|coordination|Connection (closed|reset)",
+    re.IGNORECASE,
+)
+"""What JAX says, as errors of several kinds, when another process does not answer."""
 JOINING = 120
 """Seconds that processes wait for each other at the start."""
 
@@ -67,21 +73,21 @@ def ending(again: str) -> Iterator[None]:
     """
     try:
         yield
-    except jax.errors.JaxRuntimeError as problem:
+    except SystemExit as problem:
+        leave(problem.code if isinstance(problem.code, int) else 1)
+    except BaseException as problem:
+        if (code := getattr(problem, "exit_code", None)) is not None:
+            leave(code)
         reason = " ".join(str(problem).split())[:200]
+        if not LOST.search(reason):
+            traceback.print_exc()
+            leave(1)
         print(
             f"natgrad: process {jax.process_index()}: expected all {jax.process_count()} processes of this run, "
             f"lost one; `{again}` continues from the last checkpoint, in any number of processes ({reason})",
             file=sys.stderr,
         )
         leave(1)
-    except SystemExit as problem:
-        leave(problem.code if isinstance(problem.code, int) else 1)
-    except BaseException as problem:
-        code = getattr(problem, "exit_code", None)
-        if code is None:
-            traceback.print_exc()
-        leave(1 if code is None else code)
 
 
 def is_leader() -> bool:
