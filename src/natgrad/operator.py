@@ -122,7 +122,9 @@ class JacobianOperator(Operator):
 
         def part(chunk: Chunk) -> Array:
             u = jax.vmap(chunk.jvp)(rows)
-            return tree.inner(u, jax.vmap(lambda row: self._weighted(chunk, row))(u))
+            weighted = jax.vmap(lambda row: self._weighted(chunk, row))(u)
+            # Sums of products, not a matrix product: the axis it would contract may be sharded.
+            return jax.vmap(lambda x: jax.vmap(lambda y: tree.vdot(x, y))(weighted))(u)
 
         return self._linear.sum(part)
 
@@ -135,10 +137,10 @@ class JacobianOperator(Operator):
     def factor_transpose(self, e: Tree) -> Tree:
         """Return Aᵀ e."""
 
-        def part(chunk: Chunk) -> Tree:
-            return chunk.vjp(self._weigh(_roots(chunk), self._at(chunk).factor(self._linear.rows(chunk, e))))
+        def part(chunk: Chunk, own: Tree) -> Tree:
+            return chunk.vjp(self._weigh(_roots(chunk), self._at(chunk).factor(own)))
 
-        return self._linear.sum(part)
+        return self._linear.sum(part, e)
 
     def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure the groups' scores: one backward pass in all."""

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
+from natgrad.chunks import Cut, dealt, zeros_of
 from natgrad.frozen import Frozen, merge
 from natgrad.likelihood import Likelihood, Product
 from natgrad.tree import Tree
@@ -150,6 +151,8 @@ class Problem:
             loss, slope = jax.value_and_grad(self.total)(chunk.outputs, chunk.examples)
             return (loss, chunk.vjp(slope)), chunk.context
 
+        if not isinstance(self.model, Stateful):
+            return *linear.sum(lambda chunk: part(chunk)[0]), None
         (loss, gradient), contexts = linear.reduce(part)
         return loss, gradient, jax.tree.map(_over_chunks, contexts)
 
@@ -159,59 +162,87 @@ class Pass:
 
     def __init__(self, build: Callable[[Examples], Chunk], examples: Examples, microbatch: int | None):
         longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
-        self.count = 1 if microbatch is None else -(-longest // microbatch)
+        self.cut = Cut(longest, longest if microbatch is None else microbatch)
         self.examples = examples
         self._build = build
-        self._whole = build(examples) if self.count == 1 else None
+        self._whole = build(examples) if self.cut.count == 1 else None
 
-    def reduce(self, fn: Callable[[Chunk], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
-        """Return Σ over chunks of fn's first result, and its second from every chunk, stacked."""
+    def reduce(self, fn: Callable[..., tuple[Tree, Tree]], *rows: Tree) -> tuple[Tree, Tree]:
+        """Return Σ over chunks of fn's first result, and its second from every chunk, stacked.
+
+        `rows` have one row an example; fn is called with a chunk and the chunk's own rows of each.
+        """
         if self._whole is not None:
-            total, extra = fn(self._whole)
+            total, extra = fn(self._whole, *rows)
             return total, jax.tree.map(lambda leaf: leaf[None], extra)
-        chunks = _split(self.examples, self.count)
+        return self._scan(lambda part, own: fn(self._build(part), *own), self.examples, rows)
 
-        # Under differentiation a chunk is computed again rather than kept: memory stays flat.
-        @jax.checkpoint
-        def body(total: Tree, part: Examples) -> tuple[Tree, Tree]:
-            share, extra = fn(self._build(part))
-            return tree.add(total, share), extra
+    def sum(self, fn: Callable[..., Tree], *rows: Tree) -> Tree:
+        """Return Σ over chunks of fn(chunk, its rows), an fn that is itself a sum over examples.
 
-        first = jax.tree.map(lambda leaf: leaf[0], chunks)
-        shapes = jax.eval_shape(lambda part: fn(self._build(part))[0], first)
-        return jax.lax.scan(body, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), chunks)
+        So each device may add up its own share of every chunk, and the devices' totals are added once, at the end.
+        """
+        examples, shards = (self.examples, 1) if rows or self._whole is not None else dealt(self.examples)
+        if shards == 1:
+            return self.reduce(lambda chunk, *own: (fn(chunk, *own), None), *rows)[0]
 
-    def sum(self, fn: Callable[[Chunk], Tree]) -> Tree:
-        """Return Σ over chunks of fn(chunk)."""
-        return self.reduce(lambda chunk: (fn(chunk), None))[0]
+        def each(part: Examples, _: Tree) -> tuple[Tree, Tree]:
+            shares = jax.tree.map(lambda leaf: leaf.reshape(shards, -1, *leaf.shape[1:]), part)
+            return jax.vmap(lambda share: fn(self._build(share)))(shares), None
+
+        totals, _ = self._scan(each, examples, ())
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), totals)
 
     def map(self, fn: Callable[[Chunk], Tree]) -> Tree:
-        """Return fn's rows, one an example, from all chunks in order."""
+        """Return fn's rows, one an example, from all chunks, in the order of the examples."""
         _, stacked = self.reduce(lambda chunk: ((), fn(chunk)))
+        if self._whole is not None:
+            return jax.tree.map(lambda leaf: leaf[0], stacked)
 
         def join(c: Array, rows: Tree) -> Tree:
-            return jax.tree.map(lambda r: r.reshape(-1, *r.shape[2:])[: c.shape[0]], rows)
+            return jax.tree.map(lambda leaf: self.cut.join(leaf, c.shape[0]), rows)
 
         return jax.tree.map(join, self.examples.coefficients, stacked)
 
-    def rows(self, chunk: Chunk, values: Tree) -> Tree:
-        """Return the chunk's own rows of `values`, which has one an example."""
-        if self._whole is not None:
-            return values
-        return jax.tree.map(
-            lambda i, part: jax.tree.map(lambda leaf: leaf[i], part), chunk.examples.index, values
-        )
+    def _scan(
+        self, fn: Callable[[Examples, Tree], tuple[Tree, Tree]], examples: Examples, rows: Tree
+    ) -> tuple[Tree, Tree]:
+        """Return Σ of fn's first result over chunks of the examples and rows, and its second stacked."""
+        arranged = jax.tree.map(self.cut.arrange, (examples, rows))
+        # What fills a group up repeats its examples with coefficient 0: it adds nothing, and no NaN of its own.
+        zeroed = jax.tree.map(self.cut.arrange_with_zeros, examples.coefficients)
+        arranged = (arranged[0]._replace(coefficients=zeroed), arranged[1])
+
+        # Under differentiation a chunk is computed again rather than kept: memory stays flat.
+        @jax.checkpoint
+        def share(number: Array) -> tuple[Tree, Tree]:
+            return fn(*jax.tree.map(lambda leaf: Cut.chunk(leaf, number), arranged))
+
+        def body(total: Tree, number: Array) -> tuple[Tree, Tree]:
+            more, extra = share(number)
+            return tree.add(total, more), extra
+
+        numbers = jnp.arange(self.cut.count, dtype=jnp.int32)
+        return jax.lax.scan(body, zeros_of(lambda: share(numbers[0])[0]), numbers)
 
 
 def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
     """Return so many groups of neighbours, drawn at random; their coefficients make up for the ones left out."""
     longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
-    count = -(-longest // size)
-    if groups >= count:
+    cut = Cut(longest, size)
+    if groups >= cut.count:
         return examples
-    chosen = jax.random.permutation(key, count)[:groups]
-    few = jax.tree.map(lambda leaf: leaf[chosen].reshape(-1, *leaf.shape[2:]), _split(examples, count))
-    return few._replace(coefficients=tree.scale(count / groups, few.coefficients))
+    chosen = jax.random.permutation(key, cut.count)[:groups]
+
+    def pick(arranged: Array) -> Array:
+        own = arranged[:, chosen]
+        return own.reshape(-1, *own.shape[3:])
+
+    few = jax.tree.map(lambda leaf: pick(cut.arrange(leaf)), examples)
+    coefficients = jax.tree.map(
+        lambda leaf: pick(cut.arrange_with_zeros(leaf)) * (cut.count / groups), examples.coefficients
+    )
+    return few._replace(coefficients=coefficients)
 
 
 def working(params: Tree) -> Tree:
@@ -225,30 +256,6 @@ def _evaluate(model: Model, params: Tree, inputs: Tree, context: Tree) -> tuple[
     args = (params, inputs) if context is None else (params, inputs, context)
     outputs, context = model(*args) if isinstance(model, Stateful) else (model(*args), None)
     return working(outputs), context
-
-
-def _split(examples: Examples, count: int) -> Examples:
-    """Cut every leaf into `count` chunks of equal length; what is missing from the last is filled.
-
-    The fill repeats real examples with coefficient 0: it adds nothing, and no NaN of its own making.
-    """
-
-    def cut(leaf: Array) -> Array:
-        size = -(-leaf.shape[0] // count)
-        if size * count != leaf.shape[0]:
-            leaf = jnp.take(leaf, jnp.arange(size * count) % leaf.shape[0], axis=0)
-        return leaf.reshape(count, size, *leaf.shape[1:])
-
-    def cut_coefficient(leaf: Array) -> Array:
-        size = -(-leaf.shape[0] // count)
-        return jnp.pad(leaf, (0, size * count - leaf.shape[0])).reshape(count, size)
-
-    return Examples(
-        inputs=jax.tree.map(cut, examples.inputs),
-        targets=jax.tree.map(cut, examples.targets),
-        coefficients=jax.tree.map(cut_coefficient, examples.coefficients),
-        index=jax.tree.map(cut, examples.index),
-    )
 
 
 def _over_chunks(stacked: Array) -> Array:

@@ -98,6 +98,11 @@ class Checkpoints:
             _sync(path)
         _sync(aside)
 
+    def join(self, checkpoint: Checkpoint) -> None:
+        """Take part in what another process saves: orbax writes what is here of the arrays."""
+        aside = self.directory / f".writing-{checkpoint.position.iteration:09d}"
+        storage.save(aside / ARRAYS, storage.flat(checkpoint.trained)[0])
+
     def load(self, like: tuple[Tree, Tree], tell: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest good checkpoint, if there is one; `tell` hears of those refused, and why.
 

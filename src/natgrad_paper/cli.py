@@ -1,21 +1,19 @@
 """The `natgrad` command. Heavy imports wait until a command needs them, so that `--help` is quick."""
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from natgrad_paper.errors import UserError, naming
+from natgrad_paper import asking
+from natgrad_paper.errors import UserError
 
 if TYPE_CHECKING:
-    from natgrad_paper.experiment import Experiment
-    from natgrad_paper.log import RunLog
     from natgrad_paper.train import Event
 
 app = typer.Typer(
@@ -53,9 +51,10 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 [bold]natgrad run autoencoder --data mnist/[/bold]  (MNIST, from its idx files; a file of faces with --preset faces)
 
 [bold]natgrad run order --seeds 3[/bold]  (figure 2: 5 to 15 minutes a seed)
+
+[bold]srun natgrad run curves --distributed --out runs/many[/bold]  (one training at a time, on all of a job's devices)
 """
 
-Thing = TypeVar("Thing")
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left there.")]
 
 
@@ -115,20 +114,39 @@ def run(
             help="Go on with the run in --out, with its settings; new methods and seeds are added.",
         ),
     ] = False,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--distributed", help="One of several processes: Slurm, Kubernetes and Cloud TPU are detected."
+        ),
+    ] = False,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where process 0 is, if not detected.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="How many there are, if not detected.")] = None,
+    process: Annotated[int | None, typer.Option(min=0, help="Which this is, if not detected.")] = None,
 ) -> None:
     """Train every method, show how it goes, and leave logs, a report, a figure and a table."""
     console = Console()
-    with _plain_errors(experiment, out):
-        from natgrad_paper import cache, experiments, log, plan, progress
+    with (
+        asking.processes(together, experiment, out),
+        asking.plain_errors(experiment + " --distributed" * together, out),
+    ):
+        from natgrad_paper import cache, distributed, experiments, log, plan, progress
         from natgrad_paper import run as runner
 
+        if together and out is None:
+            raise UserError("--distributed: expected --out DIR, a directory that all processes see")
+        place = distributed.start(coordinator, processes, process) if together else distributed.ALONE
+        leads = distributed.is_leader()
+        console.quiet = not leads
         chosen = experiments.load(experiment)
         by_name = {method.name: method for method in chosen.methods}
-        names = tuple(by_name) if methods == "all" else tuple(_words(methods))
+        names = tuple(by_name) if methods == "all" else tuple(asking.words(methods))
         for word in names:
-            _pick(by_name, word, "--methods")
-        numbers = () if seeds is None else _seeds(seeds)
-        file = _file(chosen.option, {"--data": data, "--source": source})
+            asking.pick(by_name, word, "--methods")
+        numbers = () if seeds is None else asking.seeds(seeds)
+        file = asking.data_file(chosen.option, {"--data": data, "--source": source})
         if resume:
             if out is None or preset or change or overwrite:
                 raise UserError("--resume: expected --out DIR, without --preset, --set and --overwrite")
@@ -138,10 +156,10 @@ def run(
             request = before.extended(names, numbers)
             where, directory = out / plan.NAME, out
             for word in request.methods:
-                _pick(by_name, word, f"{where}: methods")
+                asking.pick(by_name, word, f"{where}: methods")
         else:
-            name, where = _preset(chosen.presets(), preset or "small")
-            directory = out or _fresh(Path("runs"), f"{chosen.name}-{name}")
+            name, where = asking.preset(chosen.presets(), preset or "small")
+            directory = out or asking.fresh(Path("runs"), f"{chosen.name}-{name}")
             request = plan.asked(chosen, name, where, change or (), names, numbers or (0,), file)
         if chosen.study is not None and set(request.methods) != set(by_name):
             raise UserError(
@@ -149,28 +167,34 @@ def run(
             )
         settings = plan.settings(chosen, request, where)
         file = file or (Path(request.data) if request.data else None)
-        problem = chosen.prepare(settings, file)
+        prepare = partial(distributed.prepare, chosen) if together else chosen.prepare
+        problem = prepare(settings, file)
         if file is not None:
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
-        if not resume:
-            runner.prepare_directory(directory, overwrite)
-        plan.write(directory, request)
+        if leads:
+            if not resume:
+                runner.prepare_directory(directory, overwrite)
+            plan.write(directory, request)
+        place.wait("directory")
         cache.enable()
 
         competitors = [by_name[name] for name in request.methods]
+        place.check(competitors)
         trainings = len(competitors) * len(request.seeds)
         console.print(
             f"[bold]{chosen.title}[/bold] on {escape(problem.data['name'])}, preset {escape(request.preset)}",
             highlight=False,
         )
-        console.print(_cost(chosen, settings, len(competitors), len(request.seeds)), highlight=False)
-        whole = runner.Plan(chosen, request.preset, settings, competitors, request.seeds)
+        console.print(asking.cost(chosen, settings, len(competitors), len(request.seeds)), highlight=False)
+        whole = runner.Plan(chosen, request.preset, settings, competitors, request.seeds, place=place)
         if chosen.study is not None:
             failures = chosen.study.run(whole, problem, directory, console, resume)
         else:
             with progress.display(console, trainings, chosen.view.main) as display:
                 failures = runner.run(whole, problem, directory, display, resume)
-        _show(console, log.read_all(directory), directory)
+        if leads:
+            asking.show(console, log.read_all(directory), directory)
+        place.wait("report")
         for failure in failures:
             typer.echo(f"natgrad: {failure}", err=True)
         if failures:
@@ -180,10 +204,10 @@ def run(
 @app.command()
 def report(directory: Annotated[Path, typer.Argument(help="The directory of a run.")]) -> None:
     """Write a run's report again, from its logs: the page, the figure, the table, and the claims judged."""
-    with _plain_errors():
+    with asking.plain_errors():
         from natgrad_paper import log
 
-        _show(Console(), log.read_all(directory), directory)
+        asking.show(Console(), log.read_all(directory), directory)
 
 
 @app.command(
@@ -207,15 +231,15 @@ def tune(
 ) -> None:
     """Try every combination of a small grid; the best is the one with the least error on held-out cases."""
     console = Console()
-    with _plain_errors():
+    with asking.plain_errors():
         from natgrad_paper import cache, experiments
         from natgrad_paper import tune as tuning
 
         chosen = experiments.load(experiment)
         if chosen.study is not None:
             raise UserError(f"tune: expected an experiment that compares errors, found {experiment}")
-        competitor = _pick({known.name: known for known in chosen.methods}, method, "method")
-        _, path = _preset(chosen.presets(), preset)
+        competitor = asking.pick({known.name: known for known in chosen.methods}, method, "method")
+        _, path = asking.preset(chosen.presets(), preset)
         cache.enable()
         trials = []
         with console.status("preparing…") as status:
@@ -242,7 +266,7 @@ def tune(
 @app.command(name="list")
 def list_() -> None:
     """List the experiments, their methods and their presets."""
-    with _plain_errors():
+    with asking.plain_errors():
         from natgrad_paper import config, experiments
 
         console = Console()
@@ -255,7 +279,7 @@ def list_() -> None:
             for preset, path in experiment.presets().items():
                 settings: Any = config.load(experiment.config, path)
                 table.add_row(
-                    "preset", preset, "", _cost(experiment, settings, len(experiment.first_look), 1)
+                    "preset", preset, "", asking.cost(experiment, settings, len(experiment.first_look), 1)
                 )
             console.print(table)
 
@@ -268,7 +292,7 @@ def data(
     overwrite: Overwrite = False,
 ) -> None:
     """Generate a data set and write it to a file that `natgrad run --data` reads."""
-    with _plain_errors():
+    with asking.plain_errors():
         from natgrad_paper.data import curves, curves_file
         from natgrad_paper.experiments import nearest
 
@@ -283,117 +307,3 @@ def data(
         typer.echo(
             f"{out}: {images.name}, {len(images.train)} + {len(images.test)} images, sha256 {images.sha256()}"
         )
-
-
-def _show(console: Console, logs: "list[RunLog]", directory: Path) -> None:
-    from natgrad_paper import experiments, page, table
-
-    name = logs[0].header["experiment"]
-    study = experiments.load(name).study if name in experiments.names() else None
-    if study is not None:
-        study.show(logs, directory, console)
-        return
-    found = page.gather(logs)
-    with naming(directory):
-        paths = page.write(found, directory)
-    console.print(table.summary(logs, found.view))
-    if found.judged:
-        console.print(table.verdicts(found.judged))
-    for name, path in zip(("Report:", "Figure:", "       ", "Table: "), paths, strict=True):
-        console.print(f"{name} {path}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"Logs:   {directory / 'logs'}", highlight=False, soft_wrap=True, markup=False)
-
-
-@contextmanager
-def _plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[None]:
-    """Turn what a person can mend into one line and an exit code.
-
-    2 is a mistake in what was asked for, 1 a machine that refused (a full disk, a missing permission),
-    130 and 143 a run stopped by Ctrl-C or SIGTERM, which `--resume` continues.
-    """
-    from natgrad_paper.stop import Stopped
-
-    try:
-        yield
-    except UserError as problem:
-        typer.echo(f"natgrad: {problem}", err=True)
-        raise typer.Exit(2) from None
-    except Stopped as stopped:
-        directory = out or stopped.directory
-        typer.echo(
-            f"natgrad: stopped by {stopped.by.name} after a checkpoint; "
-            f"`natgrad run {experiment} --out {directory} --resume` continues",
-            err=True,
-        )
-        raise typer.Exit(stopped.exit_code) from None
-    except KeyboardInterrupt:
-        typer.echo("natgrad: interrupted", err=True)
-        raise typer.Exit(130) from None
-    except OSError as problem:
-        where = f"{problem.filename}: " if problem.filename else ""
-        typer.echo(f"natgrad: {where}{problem.strerror or problem}", err=True)
-        raise typer.Exit(1) from None
-
-
-def _cost(experiment: "Experiment", settings: Any, methods: int, seeds: int) -> str:
-    from natgrad_paper import run as runner
-    from natgrad_paper.progress import duration
-
-    if experiment.study is not None:
-        return experiment.study.cost(settings, seeds)
-    seconds = runner.cost(settings, methods * seeds)
-    runs = f"{methods} method{'s' * (methods > 1)} × {seeds} seed{'s' * (seeds > 1)}"
-    if seconds is None:
-        return f"{runs} × {settings.budget.iterations} iterations"
-    each = duration(settings.budget.seconds)
-    return f"{runs} × {each} = {duration(seconds)} of training, besides compiling and evaluating"
-
-
-def _preset(known: dict[str, Path], wanted: str) -> tuple[str, Path]:
-    if wanted.endswith(".toml"):
-        return Path(wanted).stem, Path(wanted)
-    return wanted, _pick(known, wanted, "--preset")
-
-
-def _pick(known: dict[str, Thing], wanted: str, option: str) -> Thing:
-    from natgrad_paper.experiments import nearest
-
-    if wanted not in known:
-        raise UserError(f"{option}: expected {nearest(wanted, list(known))}, found {wanted!r}")
-    return known[wanted]
-
-
-def _file(option: str, given: dict[str, Path | None]) -> Path | None:
-    """Return the user's data file, which has to come by the option that the experiment has for it."""
-    for other, path in given.items():
-        if path is not None and other != option:
-            raise UserError(f"{other}: expected {option} for this experiment's data, found {path}")
-    return given[option]
-
-
-def _words(text: str | None) -> list[str]:
-    return list(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    from natgrad_paper import plan
-
-    words = _words(text)
-    if not words or not all(word.isascii() and word.isdigit() for word in words):
-        raise UserError(f"--seeds: expected a count or whole numbers with commas, found {text!r}")
-    if max(map(len, words)) > 10 or max(map(int, words)) not in plan.SEEDS:
-        raise UserError(f"--seeds: expected whole numbers up to {plan.SEEDS[-1]}, found {text!r:.80}")
-    numbers = tuple(int(word) for word in words)
-    if "," in text:
-        return numbers
-    if not 1 <= numbers[0] <= 1000:
-        raise UserError(f"--seeds: expected a count from 1 to 1000, found {text!r}")
-    return tuple(range(numbers[0]))
-
-
-def _fresh(parent: Path, name: str) -> Path:
-    """Return a directory that does not exist yet: a run never touches an older one."""
-    candidate, number = parent / name, 2
-    while candidate.exists():
-        candidate, number = parent / f"{name}-{number}", number + 1
-    return candidate

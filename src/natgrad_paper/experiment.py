@@ -61,6 +61,19 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which part of the cases is a process's own, where several train together."""
+
+    index: int
+    count: int
+
+    def of(self, length: int) -> slice:
+        """Return the places of the share's cases; where they do not divide, the last shares are shorter."""
+        size = -(-length // self.count)
+        return slice(min(self.index * size, length), min((self.index + 1) * size, length))
+
+
+@dataclass(frozen=True)
 class Method:
     """A competitor: how to build it and what cases its steps see, given the problem and the config."""
 
@@ -145,6 +158,8 @@ class Experiment:
     """The methods that run unless others are named."""
     view: View = RECONSTRUCTION
     """What the report shows."""
+    share: Callable[[Any, Path | None, Share], Problem] | None = None
+    """The same as `prepare`, with a share of the cases; None where the data are not dealt out."""
     claims: tuple[Claim, ...] = ()
     """What the report judges from the logs."""
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -114,6 +114,24 @@ class Writer:
                 self.write({"record": "end", "reason": "interrupted" if stopped else kind.__name__})
 
 
+class Silent:
+    """Writes nothing: for a process whose log another one writes."""
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Leave the record to the other."""
+
+    @property
+    def mark(self) -> "Mark":
+        """Nothing so far."""
+        return Mark(0, "")
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class RunLog:
     """A log, read."""

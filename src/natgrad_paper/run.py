@@ -6,9 +6,11 @@ import datetime
 import os
 import platform
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ import numpy as np
 
 import natgrad
 from natgrad_paper.checkpoint import Checkpoint, Checkpoints, digest
+from natgrad_paper.distributed import ALONE, Alone, Together, is_leader
 from natgrad_paper.errors import UserError
 from natgrad_paper.experiment import Experiment, Method, Problem, Tree
-from natgrad_paper.log import FINISHED, Writer, read
+from natgrad_paper.log import FINISHED, Silent, Writer, read
 from natgrad_paper.progress import Display
 from natgrad_paper.stop import Stop, Stopped
 from natgrad_paper.train import Trainer
@@ -41,6 +44,8 @@ class Plan:
     seeds: Sequence[int]
     checkpoint_seconds: float = 60.0
     """Time between checkpoints, not counted as training."""
+    place: Alone | Together = ALONE
+    """On one device, or on those of several processes."""
 
 
 def run(
@@ -66,11 +71,11 @@ def run(
                     display.skip(method.label, seed)
                     shutil.rmtree(_checkpoint_directory(path), ignore_errors=True)
                     continue
-                if stop.asked:
-                    raise Stopped(stop.asked, directory)
+                if asked := _agreed(plan.place, stop.asked):
+                    raise Stopped(asked, directory)
                 display.start(method.label, seed)
                 if method.name not in trainers:
-                    trainers[method.name] = Trainer(problem, method, plan.config)
+                    trainers[method.name] = Trainer(problem, method, plan.config, plan.place)
                 head = header(plan, method, seed, problem)
                 first = (method, seed) == (plan.methods[0], plan.seeds[0])
                 training = Training(trainers[method.name], seed, path, head, display, stop, first)
@@ -116,33 +121,44 @@ class Training:
         found = self._found() if resume else None
         start = None if found is None else (found.position, *found.trained)
         saved = time.monotonic()
-        with Writer(self.path, self.header, None if found is None else found.log.size) as log:
+        with self._writer(found) as log:
             if found is not None:
                 log.write({"record": "resumed", "iteration": found.position.iteration})
             elif self.first:
                 for stage, images in (self.trainer.problem.sights or {}).items():
                     shape, levels = list(images.shape), _base64(images)
                     log.write({"record": "sight", "stage": stage, "shape": shape, "images": levels})
+            place = self.trainer.place
             for event in self.trainer.run(self.seed, start):
                 for step in event.thinned_steps():
                     log.write(step)
                 if event.errors is not None:
                     log.write({**identity, **event.evaluation()})
                 self.display.update(event)
-                due = event.ended or self.stop.asked or time.monotonic() - saved > every
+                asked = _agreed(place, self.stop.asked)
+                due = event.ended or asked or place.most(time.monotonic() - saved) > every
                 new = found is None or event.steps  # A checkpoint is not replaced by its own copy.
                 if due and new and event.ended != FINISHED:
-                    self.checkpoints.save(Checkpoint(event.position, log.mark, event.trained))
+                    checkpoint = Checkpoint(event.position, log.mark, event.trained)
+                    place.save(
+                        partial(self.checkpoints.save, checkpoint), partial(self.checkpoints.join, checkpoint)
+                    )
                     saved = time.monotonic()
                 if event.ended:
                     if (samples := self._samples(event.trained[0])) is not None:
                         log.write({"record": "samples", **samples})
                     log.write({"record": "end", "reason": event.ended})
-                elif self.stop.asked:
-                    raise Stopped(self.stop.asked, self.path.parents[1])
-        if event.ended == FINISHED:
+                elif asked:
+                    raise Stopped(asked, self.path.parents[1])
+        if event.ended == FINISHED and is_leader():
             self.checkpoints.discard()
         return event.ended or ""
+
+    def _writer(self, found: Checkpoint | None) -> Writer | Silent:
+        """Return what writes the log: one process does."""
+        if not is_leader():
+            return Silent()
+        return Writer(self.path, self.header, None if found is None else found.log.size)
 
     def _found(self) -> Checkpoint | None:
         """Return the checkpoint to go on from; without one the training starts again."""
@@ -157,7 +173,7 @@ class Training:
         if problem.pictures is None:
             return None
         cases = (problem.test or problem.train)[0][:SAMPLES]
-        images = problem.pictures(params, jnp.asarray(cases))
+        images = problem.pictures(self.trainer.place.local(params), jnp.asarray(cases))
         return {
             "shape": list(images.shape),
             "cases": _encoded(cases),
@@ -178,6 +194,12 @@ def _base64(levels: np.ndarray) -> str:
 def _checkpoint_directory(log: Path) -> Path:
     """Return where the checkpoints of the training with this log are."""
     return log.parents[1] / "checkpoints" / log.stem
+
+
+def _agreed(place: Alone | Together, asked: signal.Signals | None) -> signal.Signals | None:
+    """Return the signal that stops the run, whichever process got it."""
+    number = int(place.most(asked or 0))
+    return signal.Signals(number) if number else None
 
 
 def _finished(path: Path, display: Display) -> bool:

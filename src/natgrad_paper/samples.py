@@ -1,7 +1,6 @@
 """Pictures out of logs: what the data look like, and cases with what each method makes of them, as small images."""
 
 import base64
-import binascii
 import io
 import math
 from collections.abc import Sequence
@@ -57,7 +56,7 @@ def _shape(where: str, record: dict[str, Any], words: str, length: int) -> list[
 def _decoded(where: str, record: dict[str, Any], field: str, shape: Sequence[int]) -> np.ndarray:
     try:
         raw = base64.b64decode(str(record.get(field)), validate=True)
-    except binascii.Error:
+    except ValueError:  # Not base64, or not even ASCII.
         raise FieldError(where, field, "bytes in base64", record.get(field)) from None
     if len(raw) != math.prod(shape):
         raise FieldError(where, field, f"{math.prod(shape)} bytes", len(raw))

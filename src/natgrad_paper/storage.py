@@ -28,11 +28,14 @@ def save(path: Path, arrays: Arrays) -> None:
 
 
 def restore(path: Path, like: Arrays) -> Arrays:
-    """Return the arrays in a directory, with the shapes and dtypes of `like`."""
+    """Return the arrays in a directory, with the shapes, dtypes and places of `like`."""
     import orbax.checkpoint as ocp
 
     try:
-        shapes = jax.eval_shape(lambda: like)
+        shapes = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
+            for name, leaf in like.items()
+        }
         return dict(_checkpointer().restore(path.absolute(), args=ocp.args.StandardRestore(shapes)))
     except Exception as problem:  # The files are as they were written; orbax's reasons are its own.
         raise Unrestorable(f"{type(problem).__name__}: {problem}") from None

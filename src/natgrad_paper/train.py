@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import natgrad as ng
+from natgrad_paper.distributed import ALONE, Alone, Together
 from natgrad_paper.experiment import Budget, Method, Problem, Tree
 from natgrad_paper.log import FINISHED
 
@@ -77,7 +78,9 @@ class Event:
 class Trainer:
     """One method on one problem, compiled once and then run for any number of seeds."""
 
-    def __init__(self, problem: Problem, method: Method, config: Any) -> None:
+    def __init__(
+        self, problem: Problem, method: Method, config: Any, place: Alone | Together = ALONE
+    ) -> None:
         self.problem = problem
         self.method = method
         self.budget: Budget = config.budget
@@ -85,7 +88,9 @@ class Trainer:
         self.optimizer = method.optimizer(problem, config)
         self.batches = method.batches(config)
         self.steps = method.steps_per_call(config)
-        self.train = jax.device_put(problem.train)
+        self.place = place
+        self.train = place.cases(problem.train)
+        self.own = place.own(self.train, problem.train)
         self.test = None if problem.test is None else jax.device_put(problem.test)
         self.pool = jax.device_put(problem.pool)
         self.gauge = problem.gauge if self.steps == 1 else None
@@ -128,6 +133,7 @@ class Trainer:
             advance = self._loop(params, state, drawn, compiling)
             with training:
                 params, state, info = jax.block_until_ready(advance(params, state, data, drawn))
+            training.seconds = self.place.most(training.seconds)
             iteration += self.steps
             steps = _rows(jax.device_get(info), self.steps)
             if compiled.gauge is not None and gauged:
@@ -152,12 +158,12 @@ class Trainer:
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """Return a seed's parameters and state before the first step."""
         params = self.problem.init(seed)
-        return params, self.optimizer.init(params)
+        return self.place.copies((params, self.optimizer.init(params)))
 
     def _draw(self, seed: int, first: int) -> dict[str, np.ndarray]:
         """Return the indices of the cases that the steps from `first` on see."""
         pool = 0 if self.pool is None else len(self.pool)
-        return self.batches.draw(len(self.problem.train[0]), seed, first, self.steps, pool)
+        return self.batches.draw(len(self.train[0]), seed, first, self.steps, pool)
 
     def _next_mark(self, iteration: int, seconds: float) -> float:
         """Return where the next evaluation is due: the first point of the grid ahead."""
@@ -169,8 +175,8 @@ class Trainer:
             evaluate = jax.jit(self._case_errors)
             data = (*self.train, self.pool)
             self._compiled = Compiled(
-                evaluate.lower(params, self.train).compile(),
-                None if self.test is None else evaluate.lower(params, self.test).compile(),
+                evaluate.lower(self.place.local(params), self.own).compile(),
+                None if self.test is None else evaluate.lower(self.place.local(params), self.test).compile(),
                 None
                 if self.gauge is None
                 else jax.jit(self._gauge).lower(params, params, data, self.valid, drawn).compile(),
@@ -192,7 +198,7 @@ class Trainer:
         if self.method.on_host:
             self._advance_on_host(params, state, data, drawn)
             return self._advance_on_host
-        advance = jax.jit(self._advance, donate_argnums=(0, 1))
+        advance = jax.jit(self._advance, donate_argnums=(0, 1), out_shardings=self.place.out_shardings)
         return advance.lower(params, state, data, drawn).compile()
 
     def _advance_on_host(self, params: Tree, state: Tree, data: Any, drawn: Any) -> tuple[Tree, Tree, Any]:
@@ -209,7 +215,7 @@ class Trainer:
         """Take several steps: the compiled loop."""
 
         def one(carry: tuple[Tree, Tree], indices: dict[str, Any]) -> tuple[tuple[Tree, Tree], Any]:
-            arguments = self._arguments(data, indices)
+            arguments = self.place.spread(self._arguments(data, indices))
             params, state, info = self.optimizer.step(*carry, arguments.pop("batch"), **arguments)
             return (params, state), _summary(info)
 
@@ -242,14 +248,12 @@ class Trainer:
     def _errors(self, compiled: "Compiled", params: Tree) -> dict[str, float]:
         means: dict[str, float] = {}
         for prefix, evaluate, part in (
-            ("", compiled.on_train, self.train),
+            ("", compiled.on_train, self.own),
             ("test_", compiled.on_test, self.test),
         ):
             if evaluate is not None:
-                cases = jax.device_get(evaluate(params, part))
-                means |= {
-                    prefix + name: float(values.mean(dtype=np.float64)) for name, values in cases.items()
-                }
+                cases = jax.device_get(evaluate(self.place.local(params), part))
+                means |= {prefix + name: self.place.mean(values) for name, values in cases.items()}
         return means
 
 

@@ -262,6 +262,7 @@ def test_steps_samples_and_resuming_are_read(tmp_path):
         ({"shape": [True, 28, 28]}, "shape: expected"),
         ({"shape": [2, 28, 28]}, "cases: expected 1568 bytes, found 2352"),
         ({"cases": "?"}, "cases: expected bytes in base64"),
+        ({"cases": "é"}, "cases: expected bytes in base64"),
         ({"reconstructions": None}, "reconstructions: expected"),
     ],
 )

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import typer
 
-from natgrad_paper import cli, experiments, plan
+from natgrad_paper import asking, experiments, plan
 from natgrad_paper import run as runner
 
 TRACE = "trace"
@@ -85,7 +85,7 @@ def main(directory, method, iterations, every):
 def command(words):
     """Run as the command does, and return its exit code."""
     try:
-        with cli._plain_errors("curves", Path(words[0])):
+        with asking.plain_errors("curves", Path(words[0])):
             main(Path(words[0]), *words[1:])
     except typer.Exit as end:
         return end.exit_code

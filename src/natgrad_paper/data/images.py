@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from natgrad_paper.errors import FieldError
+from natgrad_paper.experiment import Share
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class Images:
                 expected = f"at least {wanted} (data.{what.removesuffix('ing')})"
                 raise FieldError(where or self.name, f"{what} images", expected, len(have))
         return Images(self.name, self.train[:train], self.test[:test])
+
+    def share(self, part: Share) -> "Images":
+        """Return a process's share of the images."""
+        return Images(self.name, self.train[part.of(len(self.train))], self.test[part.of(len(self.test))])
 
     def sha256(self) -> str:
         """Return the hash of the pixels, as little-endian float32, with both shapes."""

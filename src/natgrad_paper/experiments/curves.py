@@ -19,7 +19,7 @@ from natgrad_paper import first_order
 from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Whole
 from natgrad_paper.data import curves, curves_file
 from natgrad_paper.data.images import Images
-from natgrad_paper.experiment import Experiment, Method, Problem
+from natgrad_paper.experiment import Experiment, Method, Problem, Share
 from natgrad_paper.experiments.curves_claims import CLAIMS, GROUPS
 from natgrad_paper.experiments.curves_config import Competition, Config, Natural
 from natgrad_paper.models import Autoencoder, Layers
@@ -285,7 +285,17 @@ def prepare(config: Config, path: Path | None) -> Problem:
     return reconstruction(images, config.model.encoder, ng.Bernoulli())
 
 
+def share(config: Config, path: Path | None, part: Share) -> Problem:
+    """Return the problem with a share of the images: of the regenerated ones, no others are drawn."""
+    if path is None:
+        images, data = curves.generate_share(config.data.seed, config.data.train, config.data.test, part)
+    else:
+        whole = curves_file.read(path).first(config.data.train, config.data.test, str(path))
+        images, data = whole.share(part), whole.describe()
+    return replace(reconstruction(images, config.model.encoder, ng.Bernoulli()), data=data)
+
+
 EXPERIMENT = Experiment(
     "curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare, ("sgd", "ngd", "ngd-same", "ngd-l"),
-    claims=CLAIMS, groups=GROUPS,
+    claims=CLAIMS, groups=GROUPS, share=share,
 )  # fmt: skip

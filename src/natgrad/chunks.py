@@ -1,0 +1,114 @@
+"""How examples are cut into chunks, and where a sharded example axis lies."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad.tree import Tree
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How examples are cut into chunks: every chunk takes a few neighbours out of each of several equal groups.
+
+    An example axis that is sharded over devices is then cut without moving an example, as long as the groups
+    can be dealt out to the devices: each chunk is spread over all of them as the batch is. The groups follow from
+    the numbers alone, so one device and many devices sum the same chunks.
+    """
+
+    longest: int
+    """Examples on the longest example axis."""
+    microbatch: int
+    """Examples of it in a chunk, at most."""
+
+    @property
+    def count(self) -> int:
+        """The number of chunks, the same for all axes."""
+        return -(-self.longest // self.microbatch)
+
+    def groups(self, length: int) -> int:
+        """Return the groups an axis is cut in: of those that keep chunks small enough, powers of two first."""
+        most = -(-self.microbatch * length // self.longest)
+        fitting = [
+            groups
+            for groups in range(1, most + 1)
+            if length % groups == 0 and groups * -(-length // (groups * self.count)) <= most
+        ]
+        # -n & n is the largest power of two in n. One group is the last resort: chunks of neighbours.
+        return max(fitting, key=lambda groups: (-groups & groups, groups), default=1)
+
+    def arrange(self, leaf: Array) -> Array:
+        """Return the examples as (groups, chunks, neighbours, …), groups filled up with their own first ones."""
+        return self._arrange(leaf, mode="wrap")
+
+    def arrange_with_zeros(self, leaf: Array) -> Array:
+        """Return the same, filled up with zeros."""
+        return self._arrange(leaf, mode="constant")
+
+    @staticmethod
+    def chunk(arranged: Array, number: Array) -> Array:
+        """Return one chunk of an arranged array."""
+        own = jax.lax.dynamic_index_in_dim(arranged, number, axis=1, keepdims=False)
+        return own.reshape(-1, *own.shape[2:])
+
+    def join(self, stacked: Array, length: int) -> Array:
+        """Return rows stacked chunk by chunk in the order of the examples, without the fill."""
+        groups = self.groups(length)
+        apart = stacked.reshape(self.count, groups, -1, *stacked.shape[2:])
+        in_order = jnp.moveaxis(apart, 0, 1).reshape(groups, -1, *stacked.shape[2:])
+        return in_order[:, : length // groups].reshape(length, *stacked.shape[2:])
+
+    def _arrange(self, leaf: Array, mode: str) -> Array:
+        length, *rest = leaf.shape
+        groups = self.groups(length)
+        neighbours = -(-length // (groups * self.count))
+        grouped = leaf.reshape(groups, length // groups, *rest)
+        fill = neighbours * self.count - length // groups
+        if fill:
+            grouped = jnp.pad(grouped, [(0, 0), (0, fill), *[(0, 0)] * len(rest)], mode=mode)
+        return grouped.reshape(groups, self.count, neighbours, *rest)
+
+
+def dealt(examples: Any) -> tuple[Any, int]:
+    """Return the examples and the number of devices they are dealt out to, if their types tell: otherwise 1.
+
+    Types tell on a mesh with `Explicit` axes, the kind that `jax.make_mesh` makes. Coefficients and indices made
+    in the step are placed like the inputs.
+    """
+    places = {_place(leaf) for leaf in jax.tree.leaves((examples.inputs, examples.targets))}
+    place = places.pop()
+    if places or place is None:
+        return examples, 1
+    _, shards = place
+    first = jax.tree.leaves(examples.inputs)[0]
+    like = jnp.zeros_like(first.reshape(first.shape[0], -1)[:, 0])
+
+    def alike(leaf: Array) -> Array:
+        return leaf if _place(leaf) == place else leaf + like.astype(leaf.dtype)
+
+    own = jax.tree.map(alike, (examples.coefficients, examples.index))
+    return examples._replace(coefficients=own[0], index=own[1]), shards
+
+
+def zeros_of(fn: Callable[[], Tree]) -> Tree:
+    """Return zeros shaped, and on a mesh with explicit axes placed, like what fn would return."""
+
+    def zeros(leaf: Any) -> Array:
+        return jnp.zeros(leaf.shape, leaf.dtype, out_sharding=getattr(leaf, "sharding", None))
+
+    return jax.tree.map(zeros, jax.eval_shape(fn))
+
+
+def _place(leaf: Any) -> tuple[Any, int] | None:
+    """Return the mesh axes of the example axis and their size, if the leaf's type has any."""
+    sharding = jax.typeof(leaf).sharding
+    names = sharding.spec[0] if len(sharding.spec) else None
+    if names is None:
+        return None
+    axes = names if isinstance(names, tuple) else (names,)
+    return names, math.prod(sharding.mesh.shape[axis] for axis in axes)
