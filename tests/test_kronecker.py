@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.kronecker import Memory
+from natgrad.kronecker import Memory, _divided
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -85,14 +85,56 @@ def test_inverse_is_the_dense_inverse_of_the_product(limit):
     _, state, _ = opt.step(theta, state, (X, T))
     memory = state.direction.precondition
     assert isinstance(memory, Memory)
-    from natgrad.kronecker import _divided
-
     rng = np.random.default_rng(2)
     r = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
     solved = _divided(memory, jnp.asarray(0.1), r)
     for number, name in enumerate(sorted(theta)):
         left, right = (np.asarray(side.factor) for side in (memory.left[number], memory.right[number]))
         left, right = (f if f.ndim == 2 else np.diag(f) for f in (left, right))
+        P = np.kron(left, right) / np.sqrt(np.trace(left) * np.trace(right)) + 0.1 * np.eye(r[name].size)
+        np.testing.assert_allclose(
+            np.asarray(solved[name]).ravel(), np.linalg.solve(P, np.asarray(r[name]).ravel()), rtol=1e-8
+        )
+
+
+def test_inverse_with_few_eigenvectors_has_the_mean_of_the_others_elsewhere():
+    kind = ng.Kronecker(blocks=24, refresh=1000, rebase=1, rank=2)
+    theta = params()
+    opt = ng.natural_gradient(
+        model,
+        ng.Bernoulli(),
+        precondition=kind,
+        damping=ng.Constant(0.1),
+        solver=ng.CG(1, 0.0),
+        max_norm=1e-9,
+    )
+    state, step = opt.init(theta), jax.jit(opt.step)
+    # The factors' last refresh in sight is that of step 512: then the bases have all the time they need.
+    for number in (0, 1, 2, *range(513, 600)):
+        theta, state, _ = step(theta, state._replace(steps=jnp.int32(number)), (X, T))
+    memory = state.direction.precondition
+    whole = {}
+    for name, sides in (("left", memory.left), ("right", memory.right)):
+        for number, side in enumerate(sides):
+            if side.factor.ndim == 1:
+                whole[name, number] = np.diag(np.asarray(side.factor))
+                continue
+            rank = side.values.shape[0]
+            assert rank == min(2, side.factor.shape[0])
+            values = np.linalg.eigvalsh(side.factor)
+            np.testing.assert_allclose(np.sort(side.values), values[-rank:], rtol=1e-6)
+            rest = values[:-rank].mean() if rank < len(values) else 0.0
+            np.testing.assert_allclose(side.rest, rest, atol=1e-9)
+            basis = np.asarray(side.basis)
+            np.testing.assert_allclose(basis.T @ basis, np.eye(rank), atol=1e-12)
+            whole[name, number] = basis @ np.diag(np.asarray(side.values) - rest) @ basis.T + rest * np.eye(
+                len(basis)
+            )
+    rng = np.random.default_rng(2)
+    r = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), theta)
+    solved = _divided(memory, jnp.asarray(0.1), r)
+    for number, name in enumerate(sorted(theta)):
+        left, right = whole["left", number], whole["right", number]
         P = np.kron(left, right) / np.sqrt(np.trace(left) * np.trace(right)) + 0.1 * np.eye(r[name].size)
         np.testing.assert_allclose(
             np.asarray(solved[name]).ravel(), np.linalg.solve(P, np.asarray(r[name]).ravel()), rtol=1e-8

@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 from natgrad._version import __version__
+from natgrad.averaging import Averaged, AveragedState
 from natgrad.check import check
 from natgrad.damping import Constant, LevenbergMarquardt
 from natgrad.directions import (
@@ -36,6 +37,7 @@ from natgrad.optimizer import Optimizer
 from natgrad.precondition import Diagonal, Identity, Jacobi
 from natgrad.problem import Stateful
 from natgrad.recipes import (
+    fast,
     hessian_free,
     krylov_subspace_descent,
     natural_conjugate_gradient,

@@ -9,6 +9,7 @@ the leaf's own gradient is looked at, so any model and any sharing of weights wi
 eigenbases of L and R the damped inverse is a division: λ may change with no factor inverted again.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,8 +31,11 @@ class Side(NamedTuple):
 
     factor: Array
     basis: Array
+    """Its foremost eigenvectors, as columns."""
     values: Array
     """The factor's diagonal in its basis."""
+    rest: Array
+    """The mean of the eigenvalues outside the basis."""
 
 
 class Memory(NamedTuple):
@@ -60,16 +64,18 @@ class Kronecker(Preconditioner):
     """Of the averages, each time they are refreshed."""
     refresh: int = 3
     """Steps between refreshes of the averages."""
-    rebase: int = 30
+    rebase: int = 15
     """Steps between eigenbases. Early on both come more often, at every step that is a power of two."""
     limit: int = 2048
     """The longest side with a dense factor; a longer one has a diagonal one."""
+    rank: int = 128
+    """Eigenvectors kept of a side; to the directions outside them the mean of their eigenvalues has to do."""
     sketch: int = 16
     """Columns that stand for a score's other side in its Gram matrices: (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I, unbiased and many
     times cheaper."""
 
     def __post_init__(self) -> None:
-        for name in ("blocks", "refresh", "rebase", "limit", "sketch"):
+        for name in ("blocks", "refresh", "rebase", "limit", "rank", "sketch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Kronecker({name}={getattr(self, name)}): give a positive number.")
         if self.size is not None and self.size < 1:
@@ -93,8 +99,13 @@ class Kronecker(Preconditioner):
     def _empty(self, leaf: Array, side: int) -> Side:
         size, dtype = _matrix(leaf).shape[side], leaf.dtype
         if size > self.limit or leaf.ndim < 2:
-            return Side(jnp.zeros(size, dtype), jnp.zeros((0, 0), dtype), jnp.zeros(size, dtype))
-        return Side(jnp.zeros((size, size), dtype), jnp.eye(size, dtype=dtype), jnp.zeros(size, dtype))
+            return Side(
+                jnp.zeros(size, dtype), jnp.zeros((0, 0), dtype), jnp.zeros(size, dtype), jnp.zeros((), dtype)
+            )
+        rank = min(self.rank, size)
+        # Any start will do that is orthogonal to nothing.
+        basis = jnp.linalg.qr(jax.random.normal(jax.random.key(size), (size, rank), dtype))[0]
+        return Side(jnp.zeros((size, size), dtype), basis, jnp.zeros(rank, dtype), jnp.zeros((), dtype))
 
     def _measured(self, here: "Here", memory: Memory) -> Memory:
         """Return the averages with this step's scores in them."""
@@ -122,7 +133,7 @@ class Kronecker(Preconditioner):
         def averaged(side: Side, diagonal: Array, sketch: Array | None) -> Side:
             if sketch is None:
                 factor = side.factor + share * (diagonal - side.factor)
-                return Side(factor, side.basis, factor)
+                return side._replace(factor=factor, values=factor)
             columns = sketch.reshape(-1, sketch.shape[-1])
             return side._replace(factor=side.factor + share * (columns.T @ columns - side.factor))
 
@@ -154,10 +165,13 @@ def _rebased(memory: Memory) -> Memory:
     def rebase(side: Side) -> Side:
         if side.factor.ndim == 1:
             return side
-        values, basis = jnp.linalg.eigh(side.factor)
+        values, basis = _eigenvectors(side.factor, side.basis)
+        size, rank = basis.shape
+        rest = (jnp.trace(side.factor) - jnp.sum(values)) / max(size - rank, 1)
+        new = Side(side.factor, basis, values, jnp.maximum(rest, 0))
         # A factor with a NaN in it has no basis; the old one keeps the state finite until the step is refused.
         usable = jnp.all(jnp.isfinite(values)) & jnp.all(jnp.isfinite(basis))
-        return Side(side.factor, jnp.where(usable, basis, side.basis), jnp.where(usable, values, side.values))
+        return jax.tree.map(lambda now, before: jnp.where(usable, now, before), new, side)
 
     return Memory(memory.mass, tuple(map(rebase, memory.left)), tuple(map(rebase, memory.right)))
 
@@ -169,22 +183,43 @@ def _divided(memory: Memory, shift: Array, r: Tree) -> Tree:
     return jax.tree.unflatten(structure, solved)
 
 
+def _eigenvectors(factor: Array, before: Array) -> tuple[Array, Array]:
+    """Return the foremost eigenvalues and eigenvectors: of some, what a turn of subspace iteration makes of the old."""
+    if before.shape[0] == before.shape[1]:
+        return jnp.linalg.eigh(factor)
+    span, _ = jnp.linalg.qr(factor @ before)
+    values, turn = jnp.linalg.eigh(span.T @ factor @ span)
+    return values, span @ turn
+
+
 def _solved(leaf: Array, left: Side, right: Side, shift: Array) -> Array:
     """Return (L ⊗ R / τ + λI)⁻¹ r in the eigenbases."""
-    rows = _turned(left, right, _matrix(leaf))
-    a, b = jnp.maximum(left.values, 0), jnp.maximum(right.values, 0)
     tiny = jnp.finfo(leaf.dtype).tiny ** 0.5
     # The traces agree, but for the sketches. A vector's left side is τ.
-    trace = jnp.sqrt(jnp.sum(a)) * jnp.sqrt(jnp.sum(b))
-    curvature = a[:, None] * b[None, :] / jnp.maximum(trace, tiny)
-    rows = rows / jnp.maximum(curvature + shift.astype(leaf.dtype), tiny)
-    return _turned(left, right, rows, back=True).reshape(leaf.shape)
+    trace = jnp.sqrt(_trace(left)) * jnp.sqrt(_trace(right))
+
+    def over_left(rows: Array, a: Array) -> Array:
+        def over_right(columns: Array, b: Array) -> Array:
+            curvature = (
+                jnp.maximum(b.reshape(-1, 1), 0) * jnp.maximum(a.reshape(1, -1), 0) / jnp.maximum(trace, tiny)
+            )
+            return columns / jnp.maximum(curvature + shift.astype(leaf.dtype), tiny)
+
+        return _along(right, rows.T, over_right).T
+
+    return _along(left, _matrix(leaf), over_left).reshape(leaf.shape)
 
 
-def _turned(left: Side, right: Side, rows: Array, back: bool = False) -> Array:
-    """Return Uᵀ rows V in the bases U and V, or turn them back; a side without a basis stays as it is."""
-    if left.factor.ndim == 2:
-        rows = (left.basis if back else left.basis.T) @ rows
-    if right.factor.ndim == 2:
-        rows = rows @ (right.basis.T if back else right.basis)
-    return rows
+def _trace(side: Side) -> Array:
+    outside = side.factor.shape[0] - side.values.shape[0]
+    return jnp.maximum(jnp.sum(jnp.maximum(side.values, 0)) + outside * side.rest, 0)
+
+
+def _along(side: Side, rows: Array, divide: Callable[[Array, Array], Array]) -> Array:
+    """Return the rows, turned into a side's eigenbasis, divided by what goes with its eigenvalues, and turned back."""
+    if side.factor.ndim == 1:
+        return divide(rows, side.values)
+    inside = side.basis.T @ rows
+    if side.basis.shape[0] == side.basis.shape[1]:
+        return side.basis @ divide(inside, side.values)
+    return divide(rows, side.rest) + side.basis @ (divide(inside, side.values) - divide(inside, side.rest))

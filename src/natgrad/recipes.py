@@ -16,6 +16,7 @@ from natgrad.directions import (
     TruncatedNewton,
     WithLastStep,
 )
+from natgrad.kronecker import Kronecker
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, GaussNewton, Metric
 from natgrad.optimizer import Optimizer
@@ -84,6 +85,38 @@ def natural_gradient(
         Fisher() if metric is None else metric,
         LevenbergMarquardt() if damping is None else damping,
         **options,
+    )
+
+
+def fast(
+    model: Model,
+    likelihood: Likelihood,
+    *,
+    precondition: Preconditioner | None = None,
+    damping: Damping | None = None,
+    floor: float = 1e-4,
+    **options: Any,
+) -> Optimizer:
+    """What to try first on a new model, with minibatches of a hundred to a few thousand examples: no rate to tune.
+
+    NCG-Q with Kronecker factors: the preconditioned gradient and the last step, combined by the quadratic model with
+    the exact metric. A step costs two to four gradients and has no solver in it. Larger batches late in training,
+    or `ng.Averaged` around it, get more out of it.
+
+    Args:
+        model: `model(params, inputs) -> outputs`, without an output activation.
+        likelihood: What the outputs mean.
+        precondition: Default `Kronecker()`.
+        damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% a step, never below `floor`.
+            `LevenbergMarquardt("calibrate", bounds=(1e-4, 1e8), lower_by=0.98)` looks for its own first λ.
+        floor: The setting to change first: larger for smaller batches, or where training is unsteady.
+        options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm, trainable, metric.
+    """
+    if damping is None:
+        damping = LevenbergMarquardt(max(3e-3, floor), bounds=(floor, 1e8), lower_by=0.98)
+    precondition = Kronecker() if precondition is None else precondition
+    return natural_conjugate_gradient(
+        model, likelihood, direction=Preconditioned(precondition), damping=damping, **options
     )
 
 

@@ -27,7 +27,7 @@ from natgrad_paper.experiment import Experiment, Method, Problem, Tree
 from natgrad_paper.log import FINISHED, Silent, Writer, read
 from natgrad_paper.progress import Display
 from natgrad_paper.stop import Stop, Stopped
-from natgrad_paper.train import Trainer
+from natgrad_paper.train import Trainer, kept
 
 SAMPLES = 12
 """Cases whose pictures are kept."""
@@ -145,7 +145,7 @@ class Training:
                     )
                     saved = time.monotonic()
                 if event.ended:
-                    if (samples := self._samples(event.trained[0])) is not None:
+                    if (samples := self._samples(kept(*event.trained))) is not None:
                         log.write({"record": "samples", **samples})
                     log.write({"record": "end", "reason": event.ended})
                 elif asked:

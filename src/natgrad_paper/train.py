@@ -117,7 +117,7 @@ class Trainer:
         steps: tuple[dict[str, Any], ...] = ()
         if resume is None:
             with evaluating:
-                errors = self._errors(compiled, params)
+                errors = self._errors(compiled, kept(params, state))
         mark = self._next_mark(iteration, training.seconds)
         while True:
             spent = self.budget.spent(iteration, training.seconds)
@@ -152,7 +152,7 @@ class Trainer:
             errors = None
             if ended or spent >= mark:
                 with evaluating:
-                    errors = self._errors(compiled, params)
+                    errors = self._errors(compiled, kept(params, state))
                 mark = self._next_mark(iteration, training.seconds)
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
@@ -278,6 +278,11 @@ class Stopwatch:
 
     def __exit__(self, *exception: object) -> None:
         self.seconds += time.perf_counter() - self._start
+
+
+def kept(params: Tree, state: Tree) -> Tree:
+    """Return what a training hands over: of one that averages its parameters, the average."""
+    return state.average if isinstance(state, ng.AveragedState) else params
 
 
 def on_grid(iteration: int) -> bool:

@@ -86,15 +86,11 @@ def ncg_q(problem: Problem, config: Competition) -> ng.Optimizer:
     )
 
 
-def ncg_kronecker(problem: Problem, config: Competition) -> ng.Optimizer:
-    """Return NCG-Q with the Kronecker preconditioner: λ falls slowly to a floor."""
+def ncg_kronecker(problem: Problem, config: Competition) -> ng.Averaged:
+    """Return NCG-Q with the Kronecker preconditioner: λ falls slowly to a floor, parameters are averaged."""
     kron = config.kron
-    return ng.natural_conjugate_gradient(
-        problem.model,
-        problem.likelihood,
-        direction=ng.Preconditioned(ng.Kronecker()),
-        damping=ng.LevenbergMarquardt(kron.damping, bounds=(kron.floor, 1e8), lower_by=kron.lower_by),
-    )
+    damping = ng.LevenbergMarquardt(kron.damping, bounds=(kron.floor, 1e8), lower_by=kron.lower_by)
+    return ng.Averaged(ng.fast(problem.model, problem.likelihood, damping=damping), kron.average)
 
 
 def ngd_search(problem: Problem, config: Competition) -> ng.Optimizer:

@@ -8,6 +8,8 @@ from natgrad_paper.config import Whole as WholeNumber
 from natgrad_paper.data import curves
 from natgrad_paper.experiment import Budget
 
+Decay = Annotated[float, Rule("a number from 0 to 1, 1 excluded", lambda m: 0 <= m < 1)]
+
 
 @dataclass(frozen=True)
 class Data:
@@ -117,6 +119,8 @@ class Kron:
     floor: Positive = 1e-4
     """λ does not fall below."""
     lower_by: Positive = 0.98
+    average: Decay = 0.98
+    """Of the parameters that are judged: they are an average over about the last 50 steps."""
 
     def __post_init__(self) -> None:
         if self.first > self.batch:
@@ -131,7 +135,7 @@ class Nesterov:
 
     batch: Count
     rate: Positive
-    momentum: Annotated[float, Rule("a number from 0 to 1, 1 excluded", lambda m: 0 <= m < 1)] = 0.999
+    momentum: Decay = 0.999
     """Where the schedule of momentum ends."""
     steps_per_call: Size = 20
 

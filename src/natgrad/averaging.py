@@ -1,0 +1,63 @@
+"""Averaged iterates: what the noise of minibatches adds to the last steps is taken out of what one keeps.
+
+    θ̄ ← (Σ_t γ^{T−t} θ_t) / (Σ_t γ^{T−t})
+
+The path itself is not changed (Polyak & Juditsky 1992, with a memory of about 1 / (1 − γ) steps).
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad.optimizer import Optimizer
+from natgrad.state import Info, State
+from natgrad.tree import Tree
+
+
+class AveragedState(NamedTuple):
+    """What an averaged optimizer carries from step to step."""
+
+    inner: State
+    """Of the optimizer itself."""
+    average: Tree
+    """θ̄: what to evaluate and to keep. Before the first step, the parameters."""
+    mass: Array
+    """The sum of the weights in it: the average starts from nothing."""
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """An optimizer, and an average of the parameters on its path, `state.average`.
+
+        opt = ng.Averaged(ng.fast(model, likelihood), decay=0.99)
+
+    The last minibatches pull the parameters to and fro; their average is steadier and usually better, at the price of
+    one more copy of the parameters. Steps, and what they return, are the optimizer's own.
+    """
+
+    optimizer: Optimizer
+    decay: float = 0.99
+    """γ: 0.99 remembers about a hundred steps."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"Averaged(decay={self.decay}): give a number in [0, 1).")
+
+    def init(self, params: Tree, key: Array | None = None) -> AveragedState:
+        """Return the state before the first step."""
+        return AveragedState(self.optimizer.init(params, key), params, jnp.zeros((), jnp.float32))
+
+    def step(
+        self, params: Tree, state: AveragedState, *batch: Any, **options: Any
+    ) -> tuple[Tree, AveragedState, Info]:
+        """Take the optimizer's step, with its arguments, and the result into the average."""
+        params, inner, info = self.optimizer.step(params, state.inner, *batch, **options)
+        mass = self.decay * state.mass + (1 - self.decay)
+        share = (1 - self.decay) / mass
+        average = jax.tree.map(
+            lambda old, new: old + share.astype(new.dtype) * (new - old), state.average, params
+        )
+        return params, AveragedState(inner, average, mass), info

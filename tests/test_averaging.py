@@ -1,0 +1,64 @@
+"""Averaged iterates against the plain weighted mean of the path."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import natgrad as ng
+
+pytestmark = pytest.mark.usefixtures("fast_compile")
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(20, 3)))
+T = jnp.sin(X @ jnp.ones((3, 2)))
+
+
+def model(params, inputs):
+    return jnp.tanh(inputs @ params["w"]) @ params["v"]
+
+
+def start():
+    return {"w": jnp.ones((3, 4)) / 3 + jnp.eye(3, 4), "v": jnp.ones((4, 2)) / 4}
+
+
+def test_the_average_of_the_path_and_the_path_itself():
+    plain = ng.fast(model, ng.Gaussian())
+    averaged = ng.Averaged(plain, decay=0.8)
+    p = q = start()
+    s, a = plain.init(p), averaged.init(q)
+    one, other, path = jax.jit(plain.step), jax.jit(averaged.step), []
+    for _ in range(7):
+        p, s, _ = one(p, s, (X, T))
+        q, a, info = other(q, a, (X, T))
+        path.append(q)
+        assert info.accepted
+    jax.tree.map(np.testing.assert_array_equal, p, q)
+    weights = 0.8 ** np.arange(6, -1, -1.0)
+    for name in p:
+        wanted = np.average([np.asarray(each[name]) for each in path], axis=0, weights=weights)
+        np.testing.assert_allclose(a.average[name], wanted, rtol=1e-6)
+
+
+def test_a_refused_step_leaves_a_finite_average():
+    opt = ng.Averaged(ng.fast(model, ng.Gaussian()))
+    params = start()
+    params, state, info = opt.step(params, opt.init(params), (X.at[0, 0].set(jnp.nan), T))
+    assert not info.accepted
+    jax.tree.map(lambda new, old: np.testing.assert_allclose(new, old), state.average, start())
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="decay=1"):
+        ng.Averaged(ng.fast(model, ng.Gaussian()), decay=1.0)
+
+
+def test_the_first_thing_to_try_trains():
+    opt = ng.fast(model, ng.Gaussian())
+    params = start()
+    state, step = opt.init(params), jax.jit(opt.step)
+    losses = []
+    for _ in range(60):
+        params, state, info = step(params, state, (X, T))
+        losses.append(float(info.loss))
+    assert losses[-1] < 0.1 * losses[0]
+    assert float(state.damping) >= 1e-4
