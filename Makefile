@@ -40,6 +40,8 @@ check: lint types docs test ## everything CI runs
 
 bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machine)
 	$(BIN)/python benchmarks/metric_product.py
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/kronecker.py
 
 race: $(READY)    ## this library's recipe against Adam, Nesterov, L-BFGS by the clock (half an hour, idle machine; KFAC=python of an environment with kfac-jax)
 	$(BIN)/python benchmarks/race.py $(if $(KFAC),--kfac $(KFAC))
