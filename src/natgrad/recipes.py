@@ -95,6 +95,7 @@ def fast(
     precondition: Preconditioner | None = None,
     damping: Damping | None = None,
     floor: float = 1e-4,
+    reject: float | None = 0.0,
     **options: Any,
 ) -> Optimizer:
     """What to try first on a new model, with minibatches of a hundred to a few thousand examples: no rate to tune.
@@ -110,13 +111,14 @@ def fast(
         damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% a step, never below `floor`.
             `LevenbergMarquardt("calibrate", bounds=(1e-4, 1e8), lower_by=0.98)` looks for its own first λ.
         floor: The setting to change first: larger for smaller batches, or where training is unsteady.
-        options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm, trainable, metric.
+        reject: Steps with a smaller ρ are refused: by default those that raise the loss of their own batch.
+        options: `Optimizer`'s: objective, l2, microbatch, max_norm, trainable, metric.
     """
     if damping is None:
         damping = LevenbergMarquardt(max(3e-3, floor), bounds=(floor, 1e8), lower_by=0.98)
     precondition = Kronecker() if precondition is None else precondition
     return natural_conjugate_gradient(
-        model, likelihood, direction=Preconditioned(precondition), damping=damping, **options
+        model, likelihood, direction=Preconditioned(precondition), damping=damping, reject=reject, **options
     )
 
 

@@ -77,12 +77,13 @@ def conjugate(**parts: Any) -> Callable[[Problem, Competition], ng.Optimizer]:
 
 
 def ncg_q(problem: Problem, config: Competition) -> ng.Optimizer:
-    """Return conjugate gradient from the quadratic model; λ by the quadratic ratio, which this method needs."""
+    """Return conjugate gradient from the quadratic model; λ by the quadratic ratio; no step that raises the loss."""
     return ng.natural_conjugate_gradient(
         problem.model,
         problem.likelihood,
         direction=ng.Preconditioned(ng.Jacobi(blocks=20)),
         damping=ng.LevenbergMarquardt(config.damping.initial),
+        reject=0.0,
     )
 
 
