@@ -35,10 +35,8 @@ def optimizer(name, microbatch=MICROBATCH):
         return ng.natural_gradient(**common, learning_rate=0.5, solver=ng.CG(maxiter=6, rtol=0.0))
     if name == "ncg-q":
         return ng.natural_conjugate_gradient(**common, direction=ng.Preconditioned(ng.Jacobi(blocks=4)))
-    if name == "kronecker":
-        return ng.natural_conjugate_gradient(
-            **common, direction=ng.Preconditioned(ng.Kronecker(blocks=4, size=8))
-        )
+    if name == "fast":
+        return ng.fast(**common)
     if name == "hf":
         solver = ng.CG(maxiter=12, rtol=0.0, snapshots=True)
         return ng.hessian_free(**common, solver=solver, precondition=ng.Diagonal(0.75, blocks=4))

@@ -38,6 +38,7 @@ def on_eight(tmp_path_factory):
     cases = [
         ("ngd", "float64", 20, 8, False),
         ("ngd", "float64", 20, 8, True),
+        ("fast", "float64", 3, 8, False),
         ("ngd", "float32", 1, 8, False),
     ]
     job = {"programs": programs, "cases": cases}
@@ -47,8 +48,8 @@ def on_eight(tmp_path_factory):
 
 def test_eight_devices_give_the_numbers_of_one(on_eight):
     """Chunks, weights and a short last batch at once; parameters copied to every device, or cut."""
-    copied, cut, single = on_eight[1]
-    assert max(copied, cut) < 1e-6
+    copied, cut, fast, single = on_eight[1]
+    assert max(copied, cut, fast) < 1e-6
     assert single < 1e-4
 
 
@@ -86,7 +87,7 @@ ENTRY %main (x: f32[2]) -> f32[2] {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", [*METHODS, "kronecker", "minres-qlp"])
+@pytest.mark.parametrize("method", [*METHODS, "fast", "minres-qlp"])
 def test_every_method_on_every_number_of_devices(method, tmp_path):
     cases = [(method, "float64", 20, devices, cut) for devices in (1, 2, 4, 8) for cut in (False, True)]
     assert max(run(8, "sharded.py", {"cases": cases}, tmp_path)) < 1e-6

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from natgrad import tree
 from natgrad.optimizer import Optimizer
 from natgrad.state import Info, State
 from natgrad.tree import Tree
@@ -23,7 +24,8 @@ class AveragedState(NamedTuple):
     inner: State
     """Of the optimizer itself."""
     average: Tree
-    """θ̄: what to evaluate and to keep. Before the first step, the parameters."""
+    """θ̄: what to evaluate and to keep, in float32 at least. Before the first step, the parameters. The context of a
+    `Stateful` model, `info.context`, goes with the parameters themselves."""
     mass: Array
     """The sum of the weights in it: the average starts from nothing."""
 
@@ -48,7 +50,7 @@ class Averaged:
 
     def init(self, params: Tree, key: Array | None = None) -> AveragedState:
         """Return the state before the first step."""
-        return AveragedState(self.optimizer.init(params, key), params, jnp.zeros((), jnp.float32))
+        return AveragedState(self.optimizer.init(params, key), jax.tree.map(_start, params), jnp.zeros(()))
 
     def step(
         self, params: Tree, state: AveragedState, *batch: Any, **options: Any
@@ -57,7 +59,18 @@ class Averaged:
         params, inner, info = self.optimizer.step(params, state.inner, *batch, **options)
         mass = self.decay * state.mass + (1 - self.decay)
         share = (1 - self.decay) / mass
-        average = jax.tree.map(
-            lambda old, new: old + share.astype(new.dtype) * (new - old), state.average, params
-        )
-        return params, AveragedState(inner, average, mass), info
+
+        def average(old: Array, new: Array) -> Array:
+            if not jnp.issubdtype(new.dtype, jnp.floating):
+                return new  # Frozen: a counter, a key.
+            moved = old + share.astype(old.dtype) * (new.astype(old.dtype) - old)
+            return jnp.where(new.astype(old.dtype) == old, old, moved)  # A mask of infinities stays one.
+
+        return params, AveragedState(inner, jax.tree.map(average, state.average, params), mass), info
+
+
+def _start(leaf: Array) -> Array:
+    """Return a copy, so that parameters and state may both be donated; of half precision, in single."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf.copy()
+    return jnp.array(leaf, tree.at_least_single(leaf.dtype))

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
 
 from natgrad.tree import Tree
 
@@ -42,6 +43,11 @@ class Cut:
         # -n & n is the largest power of two in n. One group is the last resort: chunks of neighbours.
         return max(fitting, key=lambda groups: (-groups & groups, groups), default=1)
 
+    def keeps(self, leaf: Array) -> bool:
+        """Whether an axis whose type tells its place can be cut where it is: otherwise every device gets all of it."""
+        place = _place(leaf)
+        return place is None or self.groups(leaf.shape[0]) % place[1] == 0
+
     def arrange(self, leaf: Array) -> Array:
         """Return the examples as (groups, chunks, neighbours, …), groups filled up with their own first ones."""
         return self._arrange(leaf, mode="wrap")
@@ -66,6 +72,8 @@ class Cut:
     def _arrange(self, leaf: Array, mode: str) -> Array:
         length, *rest = leaf.shape
         groups = self.groups(length)
+        if not self.keeps(leaf):
+            leaf = jax.reshard(leaf, NamedSharding(jax.typeof(leaf).sharding.mesh, PartitionSpec()))
         neighbours = -(-length // (groups * self.count))
         grouped = leaf.reshape(groups, length // groups, *rest)
         fill = neighbours * self.count - length // groups

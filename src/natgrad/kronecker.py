@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from natgrad.directions.base import Here
 
 
+# Not in the reduced precision that accelerators take for products: differences of these are divided by λ.
+_exactly = partial(jnp.matmul, precision="highest")
+
+
 class Side(NamedTuple):
     """A factor, L or R; of a side above the limit only its diagonal, and then no basis."""
 
@@ -112,10 +116,10 @@ class Kronecker(Preconditioner):
         assert here.metric is not None
         sides = (*memory.left, *memory.right)
 
-        def measure(score: Tree) -> tuple[Tree, Tree]:
+        def measure(key: Array, score: Tree) -> tuple[Tree, Tree]:
             matrices = [_matrix(leaf) for leaf in jax.tree.leaves(score)]
             views = [*matrices, *(matrix.T for matrix in matrices)]
-            keys = jax.random.split(jax.random.fold_in(here.place.key, 1), len(views))
+            keys = jax.random.split(jax.random.fold_in(key, 1), len(views))
             dense = [side.factor.ndim == 2 for side in sides]
             diagonals = [
                 None if full else jnp.sum(view * view, axis=1)
@@ -132,14 +136,17 @@ class Kronecker(Preconditioner):
 
         def averaged(side: Side, diagonal: Array, sketch: Array | None) -> Side:
             if sketch is None:
-                factor = side.factor + share * (diagonal - side.factor)
+                factor = side.factor + share.astype(diagonal.dtype) * (diagonal - side.factor)
                 return side._replace(factor=factor, values=factor)
             columns = sketch.reshape(-1, sketch.shape[-1])
-            return side._replace(factor=side.factor + share * (columns.T @ columns - side.factor))
+            factor = side.factor + share.astype(sketch.dtype) * (columns.T @ columns - side.factor)
+            return side._replace(factor=factor)
 
         parts = here.metric.scores(here.place.key, self.blocks, measure, self.size)
         new = [averaged(*each) for each in zip(sides, *parts, strict=True)]
-        return Memory(mass, tuple(new[: len(memory.left)]), tuple(new[len(memory.left) :]))
+        after = Memory(mass, tuple(new[: len(memory.left)]), tuple(new[len(memory.left) :]))
+        # Scores that are not finite would stay in the averages for good.
+        return tree.where(tree.is_finite(after), after, memory)
 
     def _sketched(self, rows: Array, key: Array) -> Array:
         """Return (SΩ)ᵀ with E[ΩΩᵀ] = I; what is narrow enough stays as it is."""
@@ -187,9 +194,9 @@ def _eigenvectors(factor: Array, before: Array) -> tuple[Array, Array]:
     """Return the foremost eigenvalues and eigenvectors: of some, what a turn of subspace iteration makes of the old."""
     if before.shape[0] == before.shape[1]:
         return jnp.linalg.eigh(factor)
-    span, _ = jnp.linalg.qr(factor @ before)
-    values, turn = jnp.linalg.eigh(span.T @ factor @ span)
-    return values, span @ turn
+    span, _ = jnp.linalg.qr(_exactly(factor, before))
+    values, turn = jnp.linalg.eigh(_exactly(span.T, _exactly(factor, span)))
+    return values, _exactly(span, turn)
 
 
 def _solved(leaf: Array, left: Side, right: Side, shift: Array) -> Array:
@@ -219,7 +226,8 @@ def _along(side: Side, rows: Array, divide: Callable[[Array, Array], Array]) -> 
     """Return the rows, turned into a side's eigenbasis, divided by what goes with its eigenvalues, and turned back."""
     if side.factor.ndim == 1:
         return divide(rows, side.values)
-    inside = side.basis.T @ rows
+    inside = _exactly(side.basis.T, rows)
     if side.basis.shape[0] == side.basis.shape[1]:
-        return side.basis @ divide(inside, side.values)
-    return divide(rows, side.rest) + side.basis @ (divide(inside, side.values) - divide(inside, side.rest))
+        return _exactly(side.basis, divide(inside, side.values))
+    correction = divide(inside, side.values) - divide(inside, side.rest)
+    return divide(rows, side.rest) + _exactly(side.basis, correction)

@@ -18,7 +18,8 @@ from natgrad.likelihood import random_signs
 from natgrad.problem import Chunk, Examples, Pass, Problem, drawn
 from natgrad.tree import Tree
 
-Measure = Callable[[Tree], tuple[Tree, Tree]]
+Measure = Callable[[Array, Tree], tuple[Tree, Tree]]
+"""From a group's own key and its score."""
 
 
 class AtOutputs(NamedTuple):
@@ -87,7 +88,7 @@ class Operator:
 
     def diagonal(self, key: Array, blocks: int = 100) -> Tree:
         """Return an unbiased estimate of diag(F) from random signs, in `blocks` groups of examples."""
-        return self.scores(key, blocks, lambda score: (jax.tree.map(jnp.square, score), None))[0]
+        return self.scores(key, blocks, lambda _, score: (jax.tree.map(jnp.square, score), None))[0]
 
 
 class JacobianOperator(Operator):
@@ -152,7 +153,8 @@ class JacobianOperator(Operator):
             at = self._at(chunk)
             space = jax.eval_shape(at.factor_transpose, chunk.outputs)
             signs = jax.tree.map(random_signs, keys, space)
-            return measure(chunk.vjp(self._weigh(_roots(chunk), at.factor(signs))))
+            own = jax.random.fold_in(key, jnp.min(jax.tree.leaves(chunk.examples.index)[0]))
+            return measure(own, chunk.vjp(self._weigh(_roots(chunk), at.factor(signs))))
 
         place = replace(self._place, examples=examples)
         return place.linearize(microbatch=-(-longest // blocks)).reduce(part)
@@ -241,7 +243,7 @@ class Damper(Operator):
     def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure √scale · S_b."""
         root = jnp.sqrt(self._scale)
-        return self._inner.scores(key, blocks, lambda score: measure(tree.scale(root, score)), size)
+        return self._inner.scores(key, blocks, lambda k, score: measure(k, tree.scale(root, score)), size)
 
 
 class Centered(Operator):

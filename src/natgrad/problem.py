@@ -182,7 +182,8 @@ class Pass:
 
         So each device may add up its own share of every chunk, and the devices' totals are added once, at the end.
         """
-        examples, shards = (self.examples, 1) if rows or self._whole is not None else dealt(self.examples)
+        apart = not rows and self._whole is None and all(map(self.cut.keeps, jax.tree.leaves(self.examples)))
+        examples, shards = dealt(self.examples) if apart else (self.examples, 1)
         if shards == 1:
             return self.reduce(lambda chunk, *own: (fn(chunk, *own), None), *rows)[0]
 

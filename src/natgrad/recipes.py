@@ -94,7 +94,7 @@ def fast(
     *,
     precondition: Preconditioner | None = None,
     damping: Damping | None = None,
-    floor: float = 1e-4,
+    floor: float | None = None,
     reject: float | None = 0.0,
     **options: Any,
 ) -> Optimizer:
@@ -110,11 +110,15 @@ def fast(
         precondition: Default `Kronecker()`.
         damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% a step, never below `floor`.
             `LevenbergMarquardt("calibrate", bounds=(1e-4, 1e8), lower_by=0.98)` looks for its own first λ.
-        floor: The setting to change first: larger for smaller batches, or where training is unsteady.
+        floor: Default 1e-4. The setting to change first: larger for smaller batches, or where training is unsteady.
+            Not beside `damping`.
         reject: Steps with a smaller ρ are refused: by default those that raise the loss of their own batch.
         options: `Optimizer`'s: objective, l2, microbatch, max_norm, trainable, metric.
     """
+    if damping is not None and floor is not None:
+        raise ValueError("Give damping= or floor=, not both: a damping has bounds of its own.")
     if damping is None:
+        floor = 1e-4 if floor is None else floor
         damping = LevenbergMarquardt(max(3e-3, floor), bounds=(floor, 1e8), lower_by=0.98)
     precondition = Kronecker() if precondition is None else precondition
     return natural_conjugate_gradient(

@@ -135,6 +135,10 @@ def run(
         from natgrad_paper import cache, distributed, experiments, log, plan, progress
         from natgrad_paper import run as runner
 
+        if not together and (coordinator, processes, process) != (None, None, None):
+            raise UserError(
+                "--coordinator, --processes, --process: expected --distributed beside them, found none"
+            )
         if together and out is None:
             raise UserError("--distributed: expected --out DIR, a directory that all processes see")
         place = distributed.start(coordinator, processes, process) if together else distributed.ALONE

@@ -101,7 +101,13 @@ def prepare(experiment: Experiment, settings: Any, data: Path | None) -> Problem
         raise UserError(
             f"--distributed: expected an experiment that deals out its data, found {experiment.name}"
         )
-    return experiment.share(settings, data, Share(jax.process_index(), jax.process_count()))
+    problem = experiment.share(settings, data, Share(jax.process_index(), jax.process_count()))
+    train, test = (problem.data[part][0] for part in ("train", "test"))
+    if train % jax.device_count():
+        raise UserError(f"data.train: expected a multiple of the {jax.device_count()} devices, found {train}")
+    if 0 < test < jax.process_count():
+        raise UserError(f"data.test: expected one for each of {jax.process_count()} processes, found {test}")
+    return problem
 
 
 @dataclass(frozen=True)
@@ -168,9 +174,6 @@ class Together:
 
     def cases(self, own: Tree) -> Tree:
         """Return all processes' cases as one array, each left where it is."""
-        devices, total = jax.device_count(), jax.process_count() * len(jax.tree.leaves(own)[0])
-        if total % devices:
-            raise UserError(f"data.train: expected a multiple of the {devices} devices, found about {total}")
         sharding = NamedSharding(self.mesh, P("cases"))
         return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, leaf), own)
 

@@ -68,9 +68,8 @@ class Share:
     count: int
 
     def of(self, length: int) -> slice:
-        """Return the places of the share's cases; where they do not divide, the last shares are shorter."""
-        size = -(-length // self.count)
-        return slice(min(self.index * size, length), min((self.index + 1) * size, length))
+        """Return the places of the share's cases; where they do not divide, the last shares are longer by one."""
+        return slice(self.index * length // self.count, (self.index + 1) * length // self.count)
 
 
 @dataclass(frozen=True)

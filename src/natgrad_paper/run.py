@@ -163,6 +163,11 @@ class Training:
     def _found(self) -> Checkpoint | None:
         """Return the checkpoint to go on from; without one the training starts again."""
         found = self.checkpoints.load(self.trainer.start(self.seed), self.display.tell)
+        place, here = self.trainer.place, -1 if found is None else found.position.iteration
+        if (ahead := place.most(here)) != here or -place.most(-here) != here:
+            raise UserError(
+                f"{self.path}: expected one checkpoint for all processes, found {here} and {ahead:.0f}"
+            )
         if found is not None and not found.log.fits(self.path):
             self.display.tell(f"{self.path}: log changed since its checkpoint: this training starts again")
             return None

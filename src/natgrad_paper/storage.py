@@ -38,6 +38,8 @@ def restore(path: Path, like: Arrays) -> Arrays:
         }
         return dict(_checkpointer().restore(path.absolute(), args=ocp.args.StandardRestore(shapes)))
     except Exception as problem:  # The files are as they were written; orbax's reasons are its own.
+        if jax.process_count() > 1:  # Perhaps another process is gone: that says nothing about the files.
+            raise
         raise Unrestorable(f"{type(problem).__name__}: {problem}") from None
 
 

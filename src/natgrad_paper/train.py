@@ -128,12 +128,13 @@ class Trainer:
                 return
             gauged = compiled.gauge is not None and on_grid(iteration + 1)
             before = jax.tree.map(jnp.array, params) if gauged else None
+            before_call = training.seconds
             with training:
                 drawn = self._draw(seed, iteration)
             advance = self._loop(params, state, drawn, compiling)
             with training:
                 params, state, info = jax.block_until_ready(advance(params, state, data, drawn))
-            training.seconds = self.place.most(training.seconds)
+            training.seconds = before_call + self.place.most(training.seconds - before_call)
             iteration += self.steps
             steps = _rows(jax.device_get(info), self.steps)
             if compiled.gauge is not None and gauged:
@@ -191,6 +192,7 @@ class Trainer:
         if sizes not in self._loops:
             with compiling:
                 self._loops[sizes] = self._ready(params, state, (*self.train, self.pool), drawn)
+                self.place.wait("compiled")  # Or the others would wait while they train, by the clock.
         return self._loops[sizes]
 
     def _ready(self, params: Tree, state: Tree, data: Any, drawn: dict[str, Any]) -> Callable[..., Any]:

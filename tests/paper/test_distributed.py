@@ -79,7 +79,7 @@ def test_shares_are_the_whole_and_drawn_alone():
     np.testing.assert_array_equal(np.concatenate([images.train for images, _ in parts]), whole.train)
     np.testing.assert_array_equal(np.concatenate([images.test for images, _ in parts]), whole.test)
     assert len({json.dumps(data) for _, data in parts}) == 1
-    assert [len(images.train) for images, _ in parts] == [7, 7, 6]
+    assert [len(images.train) for images, _ in parts] == [6, 7, 7]
 
 
 def test_two_processes_train_as_one(tmp_path):
