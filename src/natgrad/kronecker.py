@@ -9,9 +9,10 @@ the leaf's own gradient is looked at, so any model and any sharing of weights wi
 eigenbases of L and R the damped inverse is a division: λ may change with no factor inverted again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -115,19 +116,21 @@ class Kronecker(Preconditioner):
         """Return the averages with this step's scores in them."""
         assert here.metric is not None
         sides = (*memory.left, *memory.right)
+        across = [side.factor.shape[0] for side in (*memory.right, *memory.left)]
+        shared = _signs(jax.random.fold_in(here.place.key, 1), across, self.sketch)
 
         def measure(key: Array, score: Tree) -> tuple[Tree, Tree]:
             matrices = [_matrix(leaf) for leaf in jax.tree.leaves(score)]
             views = [*matrices, *(matrix.T for matrix in matrices)]
-            keys = jax.random.split(jax.random.fold_in(key, 1), len(views))
+            own = _signs(jax.random.fold_in(key, 1), across, 1)
             dense = [side.factor.ndim == 2 for side in sides]
             diagonals = [
                 None if full else jnp.sum(view * view, axis=1)
                 for view, full in zip(views, dense, strict=True)
             ]
             sketches = [
-                self._sketched(view, key) if full else None
-                for view, full, key in zip(views, dense, keys, strict=True)
+                _sketched(view, omega, flips) if full else None
+                for view, full, omega, flips in zip(views, dense, shared, own, strict=True)
             ]
             return diagonals, sketches
 
@@ -148,12 +151,21 @@ class Kronecker(Preconditioner):
         # Scores that are not finite would stay in the averages for good.
         return tree.where(tree.is_finite(after), after, memory)
 
-    def _sketched(self, rows: Array, key: Array) -> Array:
-        """Return (SΩ)ᵀ with E[ΩΩᵀ] = I; what is narrow enough stays as it is."""
-        if rows.shape[1] <= self.sketch:
-            return rows.T
-        signs = jax.random.rademacher(key, (self.sketch, rows.shape[1]), rows.dtype)
-        return (signs / self.sketch**0.5) @ rows.T
+
+def _signs(key: Array, widths: Sequence[int], count: int) -> list[Array]:
+    """Return random signs, (count, width) for each width: drawn at once, which compiles in a fraction of the time."""
+    drawn = jax.random.rademacher(key, (count, sum(widths)), jnp.int8)
+    return jnp.split(drawn, list(accumulate(widths))[:-1], axis=1)
+
+
+def _sketched(rows: Array, omega: Array, flips: Array) -> Array:
+    """Return (SDΩ)ᵀ, E[DΩΩᵀD] = I: Ω for all groups, D a group's own, so that their errors do not add up.
+
+    What is narrow enough stays as it is.
+    """
+    if rows.shape[1] <= omega.shape[0]:
+        return rows.T
+    return (omega * flips).astype(rows.dtype) @ rows.T / omega.shape[0] ** 0.5
 
 
 def _turn(steps: Array, every: int) -> Array:
