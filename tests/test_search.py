@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 import natgrad as ng
 from natgrad.search.base import Local
+from natgrad.search.line import Bracket, Point
 
 few = settings(derandomize=True, deadline=None, max_examples=25)
 
@@ -163,3 +164,10 @@ def test_cobyla_minds_a_wall_and_finds_the_minimum_before_it(base):
     found = ng.Cobyla(final_radius=1e-6, maxprobes=500)(probe, plane)
     np.testing.assert_allclose(found.z, [1.1, 0.3], atol=1e-3)
     np.testing.assert_allclose(found.loss, base, atol=1e-3)
+
+
+@pytest.mark.parametrize(("middle", "halved"), [(3.0, 2.0), (2.0, 3.0)])
+def test_without_a_parabola_the_longer_half_is_halved(middle, halved):
+    """Three equal values have no lowest point: the search looks in the middle of the wider gap between 1 and 4."""
+    points = [Point(jnp.asarray(at), jnp.asarray(1.0), jnp.array(True)) for at in (1.0, middle, 4.0)]
+    assert Bracket(*points).next(1.0) == halved

@@ -108,3 +108,10 @@ def test_cobyla_refuses_to_be_traced_and_names_the_native_search():
     state = opt.init(PROBLEM.start)
     with pytest.raises(TypeError, match=r"Cobyla runs on the host.*ng\.PlaneSearch"):
         jax.jit(opt.step)(PROBLEM.start, state, PROBLEM.batch)
+
+
+def test_preconditioned_rows_point_downhill():
+    """With a fixed rate there is no length whose sign could make up for theirs."""
+    opt = ng.Optimizer(model, ng.Gaussian(), ng.Preconditioned(), ng.FixedRate(1e-3), ng.Fisher(), NO_DAMPING)
+    before, after = iterates(opt, PROBLEM, 1)
+    np.testing.assert_allclose(after, before - 1e-3 * PROBLEM.gradient(before), rtol=1e-10)
