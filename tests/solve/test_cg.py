@@ -66,6 +66,13 @@ def test_progress_stops_where_the_quadratic_says(warm):
     assert martens(values, 5e-4) == solution.iterations
 
 
+@pytest.mark.parametrize("progress", [2e-3, 1e-3, 7e-4, 4e-4, 3e-4])
+def test_progress_is_judged_alike_in_the_last_iteration_of_all(progress):
+    wanted = solve(maxiter=150, rtol=0.0, progress=progress)
+    last = solve(maxiter=int(wanted.iterations), rtol=0.0, progress=progress)
+    assert (Reason.name_of(last.reason), last.iterations) == ("progress", wanted.iterations)
+
+
 def test_snapshot_grid():
     assert snapshot_iterations(30) == (5, 7, 9, 11, 15, 19, 25)
     assert len(snapshot_iterations(250)) + 1 == 16
