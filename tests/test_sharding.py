@@ -38,7 +38,7 @@ def on_eight(tmp_path_factory):
     cases = [
         ("ngd", "float64", 20, 8, False),
         ("ngd", "float64", 20, 8, True),
-        ("fast", "float64", 3, 8, False),
+        ("fast", "float64", 1, 8, False),
         ("ngd", "float32", 1, 8, False),
     ]
     job = {"programs": programs, "cases": cases}

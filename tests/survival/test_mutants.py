@@ -131,7 +131,7 @@ def hunt(part, wanted, directory):
 
 
 def test_a_sample_of_errors_is_caught(tmp_path):
-    assert hunt("damping", 2, tmp_path) == 2
+    assert hunt("damping", 1, tmp_path) == 1
 
 
 @pytest.mark.long
