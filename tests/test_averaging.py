@@ -31,7 +31,7 @@ def test_the_average_of_the_path_and_the_path_itself():
         p, s, _ = one(p, s, (X, T))
         q, a, _ = other(q, a, (X, T))
         path.append(q)
-    jax.tree.map(np.testing.assert_array_equal, p, q)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9), p, q)
     weights = 0.8 ** np.arange(6, -1, -1.0)
     for name in p:
         wanted = np.average([np.asarray(each[name]) for each in path], axis=0, weights=weights)
