@@ -13,10 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from metric_product import seconds
+from metric_product import autoencoder, seconds
 
 import natgrad as ng
-from natgrad_paper.models import Autoencoder
 
 BATCHES = (100, 300, 1000, 3000, 10_000)
 WIDTHS = (64, 110, 200, 360, 640)
@@ -36,15 +35,12 @@ def weights(width: int) -> list[jax.Array]:
     return [jax.random.normal(key, (width, width)) / width**0.5 for key in keys]
 
 
-def step(width: int, batch: int, opt: ng.Optimizer) -> tuple[Any, float]:
+def step(opt: ng.Optimizer, params: Any, batch: int, width: int) -> tuple[Any, int]:
     """Return a compiled step, ready to be timed, and the bytes of its plan."""
-    params = weights(width)
     x = jax.random.normal(jax.random.key(1), (batch, width))
-    data = (x, (x > 0).astype(x.dtype))
-    compiled = jax.jit(opt.step).lower(params, opt.init(params), data).compile()
-    state = opt.init(params)
-    plan = compiled.memory_analysis()
-    return lambda: compiled(params, state, data), plan.temp_size_in_bytes
+    arguments = (params, opt.init(params), (x, (x > 0).astype(x.dtype)))
+    compiled = jax.jit(opt.step).lower(*arguments).compile()
+    return lambda: compiled(*arguments), compiled.memory_analysis().temp_size_in_bytes
 
 
 def slope(sizes: Any, values: Any) -> float:
@@ -62,7 +58,10 @@ def time_against(title: str, sizes: list[int], shapes: list[tuple[int, int]], re
         "ng.fast": ng.fast(model, ng.Bernoulli(), **fixed),
     }
     for name, opt in recipes.items():
-        steps = {str(size): step(*shape, opt)[0] for size, shape in zip(sizes, shapes, strict=True)}
+        steps = {
+            str(size): step(opt, weights(width), batch, width)[0]
+            for size, (width, batch) in zip(sizes, shapes, strict=True)
+        }
         found = [1e3 * value for value in seconds(steps, repeats).values()]
         cells = "  ".join(f"{size:,}: {value:.1f} ms" for size, value in zip(sizes, found, strict=True))
         ends = [slope(pair, times) for pair, times in zip(pairwise(sizes), pairwise(found), strict=True)]
@@ -75,7 +74,6 @@ def time_against(title: str, sizes: list[int], shapes: list[tuple[int, int]], re
 
 def memory() -> None:
     """Print the bytes a step plans for against the batch, whole and in chunks, and against the parameters."""
-    autoencoder = Autoencoder((784, 400, 200, 100, 50, 25, 6))
     params = autoencoder.init(0)
     vector = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     print(
@@ -83,18 +81,14 @@ def memory() -> None:
     )
     for chunk in (None, MICROBATCH):
         opt = ng.natural_gradient(autoencoder, ng.Bernoulli(), microbatch=chunk)
-        found = []
-        for batch in BATCHES:
-            x = jnp.zeros((batch, 784))
-            plan = jax.jit(opt.step).lower(params, opt.init(params), (x, x)).compile().memory_analysis()
-            found.append(plan.temp_size_in_bytes / 2**20)
+        found = [step(opt, params, batch, 784)[1] / 2**20 for batch in BATCHES]
         cells = "  ".join(f"{batch:,}: {size:.0f} MiB" for batch, size in zip(BATCHES, found, strict=True))
         print(f"  microbatch={chunk}, against the batch: {cells}", flush=True)
     sizes = [3 * width**2 for width in WIDTHS]
     for name, build in (("NGD", ng.natural_gradient), ("ng.fast", ng.fast)):
         opt = build(model, ng.Bernoulli(), microbatch=MICROBATCH)
         found = [
-            step(width, MICROBATCH * 2, opt)[1] / (4 * size)
+            step(opt, weights(width), MICROBATCH * 2, width)[1] / (4 * size)
             for width, size in zip(WIDTHS, sizes, strict=True)
         ]
         cells = "  ".join(f"{size:,}: {vectors:.1f}" for size, vectors in zip(sizes, found, strict=True))

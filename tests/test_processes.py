@@ -1,45 +1,31 @@
 """The step in several processes on one machine, talking over loopback: the numbers of one process."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from devices import coordinator, environment, finish
 
 WORKER = Path(__file__).parent / "sharded.py"
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def run(processes, cases, out):
     """Run the cases in so many processes of one device each; return what the first one wrote."""
-    coordinator = f"127.0.0.1:{free_port()}"
-    job = {"cases": cases, "out": str(out), "coordinator": coordinator, "processes": processes}
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1"
+    job = {"cases": cases, "out": str(out), "coordinator": coordinator(), "processes": processes}
     workers = [
         subprocess.Popen(
             [sys.executable, str(WORKER), json.dumps({**job, "process": number})],
-            env={**os.environ, "XLA_FLAGS": flags},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            env=environment(1),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
         )
         for number in range(processes)
     ]
-    try:
-        said = [worker.communicate(timeout=900)[0] for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    for worker, text in zip(workers, said, strict=True):
-        assert worker.returncode == 0, text[-3000:]
+    codes, said = finish(workers, timeout=900)
+    assert codes == [0] * processes, [text[-3000:] for text in said]
     return json.loads(out.read_text())
 
 

@@ -4,7 +4,6 @@ Devices are simulated, in a process of their own; `sharded.py` is what it runs.
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import collectives
 import pytest
+from devices import environment
 
 HERE = Path(__file__).parent
 METHODS = ("ngd", "ncg-q", "hf", "ksd")
@@ -20,12 +20,9 @@ MICROBATCH = 40
 
 def run(devices, script, job, tmp_path):
     """Run a script on simulated devices and return what it wrote."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     out = tmp_path / "out.json"
     command = [sys.executable, "-W", "error", str(HERE / script), json.dumps({**job, "out": str(out)})]
-    done = subprocess.run(
-        command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True, timeout=1200
-    )
+    done = subprocess.run(command, env=environment(devices), capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(out.read_text())
 
@@ -108,6 +105,5 @@ def test_the_ten_lines_of_the_docs_run_on_many_devices(tmp_path):
     script.write_text(
         lines + "\nassert mesh.size == 4 and info.accepted and params['w'].sharding.mesh == mesh\n"
     )
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     command = [sys.executable, "-W", "error", str(script)]
-    subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, check=True, timeout=600)
+    subprocess.run(command, env=environment(4), check=True, timeout=600)

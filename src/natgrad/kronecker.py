@@ -138,12 +138,10 @@ class Kronecker(Preconditioner):
         share = (1 - self.decay) / mass
 
         def averaged(side: Side, diagonal: Array, sketch: Array | None) -> Side:
-            if sketch is None:
-                factor = side.factor + share.astype(diagonal.dtype) * (diagonal - side.factor)
-                return side._replace(factor=factor, values=factor)
-            columns = sketch.reshape(-1, sketch.shape[-1])
-            factor = side.factor + share.astype(sketch.dtype) * (columns.T @ columns - side.factor)
-            return side._replace(factor=factor)
+            columns = None if sketch is None else sketch.reshape(-1, sketch.shape[-1])
+            measured = diagonal if columns is None else columns.T @ columns
+            factor = side.factor + share.astype(measured.dtype) * (measured - side.factor)
+            return side._replace(factor=factor, values=factor if columns is None else side.values)
 
         parts = here.metric.scores(here.place.key, self.blocks, measure, self.size)
         new = [averaged(*each) for each in zip(sides, *parts, strict=True)]
@@ -188,9 +186,8 @@ def _rebased(memory: Memory) -> Memory:
         size, rank = basis.shape
         rest = (jnp.trace(side.factor) - jnp.sum(values)) / max(size - rank, 1)
         new = Side(side.factor, basis, values, jnp.maximum(rest, 0))
-        # A factor with a NaN in it has no basis; the old one keeps the state finite until the step is refused.
-        usable = jnp.all(jnp.isfinite(values)) & jnp.all(jnp.isfinite(basis))
-        return jax.tree.map(lambda now, before: jnp.where(usable, now, before), new, side)
+        # Where no eigenvectors were found, the old ones keep the state finite.
+        return tree.where(tree.is_finite(new), new, side)
 
     return Memory(memory.mass, tuple(map(rebase, memory.left)), tuple(map(rebase, memory.right)))
 
@@ -231,7 +228,7 @@ def _solved(leaf: Array, left: Side, right: Side, shift: Array) -> Array:
 
 def _trace(side: Side) -> Array:
     outside = side.factor.shape[0] - side.values.shape[0]
-    return jnp.maximum(jnp.sum(jnp.maximum(side.values, 0)) + outside * side.rest, 0)
+    return jnp.sum(jnp.maximum(side.values, 0)) + outside * side.rest
 
 
 def _along(side: Side, rows: Array, divide: Callable[[Array, Array], Array]) -> Array:

@@ -209,10 +209,7 @@ class Pass:
         self, fn: Callable[[Examples, Tree], tuple[Tree, Tree]], examples: Examples, rows: Tree
     ) -> tuple[Tree, Tree]:
         """Return Σ of fn's first result over chunks of the examples and rows, and its second stacked."""
-        arranged = jax.tree.map(self.cut.arrange, (examples, rows))
-        # What fills a group up repeats its examples with coefficient 0: it adds nothing, and no NaN of its own.
-        zeroed = jax.tree.map(self.cut.arrange_with_zeros, examples.coefficients)
-        arranged = (arranged[0]._replace(coefficients=zeroed), arranged[1])
+        arranged = _arranged(self.cut, examples), jax.tree.map(self.cut.arrange, rows)
 
         # Under differentiation a chunk is computed again rather than kept: memory stays flat.
         @jax.checkpoint
@@ -239,11 +236,14 @@ def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
         own = arranged[:, chosen]
         return own.reshape(-1, *own.shape[3:])
 
-    few = jax.tree.map(lambda leaf: pick(cut.arrange(leaf)), examples)
-    coefficients = jax.tree.map(
-        lambda leaf: pick(cut.arrange_with_zeros(leaf)) * (cut.count / groups), examples.coefficients
-    )
-    return few._replace(coefficients=coefficients)
+    few = jax.tree.map(pick, _arranged(cut, examples))
+    return few._replace(coefficients=tree.scale(cut.count / groups, few.coefficients))
+
+
+def _arranged(cut: Cut, examples: Examples) -> Examples:
+    """Return the examples as the cut has them; what fills a group up has coefficient 0: it adds nothing."""
+    zeroed = jax.tree.map(cut.arrange_with_zeros, examples.coefficients)
+    return jax.tree.map(cut.arrange, examples)._replace(coefficients=zeroed)
 
 
 def working(params: Tree) -> Tree:

@@ -142,8 +142,7 @@ def run(
         if together and out is None:
             raise UserError("--distributed: expected --out DIR, a directory that all processes see")
         place = distributed.start(coordinator, processes, process) if together else distributed.ALONE
-        leads = distributed.is_leader()
-        console.quiet = not leads
+        console.quiet = not place.leads
         chosen = experiments.load(experiment)
         by_name = {method.name: method for method in chosen.methods}
         names = tuple(by_name) if methods == "all" else tuple(asking.words(methods))
@@ -175,7 +174,7 @@ def run(
         problem = prepare(settings, file)
         if file is not None:
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
-        if leads:
+        if place.leads:
             if not resume:
                 runner.prepare_directory(directory, overwrite)
             plan.write(directory, request)
@@ -196,7 +195,7 @@ def run(
         else:
             with progress.display(console, trainings, chosen.view.main) as display:
                 failures = runner.run(whole, problem, directory, display, resume)
-        if leads:
+        if place.leads:
             asking.show(console, log.read_all(directory), directory)
         place.wait("report")
         for failure in failures:

@@ -90,11 +90,6 @@ def ending(again: str) -> Iterator[None]:
         leave(1)
 
 
-def is_leader() -> bool:
-    """Tell whether this process writes logs and reports."""
-    return jax.process_index() == 0
-
-
 def prepare(experiment: Experiment, settings: Any, data: Path | None) -> Problem:
     """Return the problem with this process's share of the cases."""
     if experiment.share is None:
@@ -114,6 +109,8 @@ def prepare(experiment: Experiment, settings: Any, data: Path | None) -> Problem
 class Alone:
     """A training in this process alone, where JAX puts it."""
 
+    leads: bool = True
+    """Whether this process writes logs and reports."""
     out_shardings: Any = None
 
     def cases(self, own: Tree) -> Tree:
@@ -168,6 +165,11 @@ class Together:
         return jax.make_mesh((jax.device_count(),), ("cases",), axis_types=(AxisType.Auto,))
 
     @property
+    def leads(self) -> bool:
+        """Whether this process writes logs and reports: one does."""
+        return jax.process_index() == 0
+
+    @property
     def out_shardings(self) -> Any:
         """Of what a step returns: a copy everywhere."""
         return NamedSharding(self.mesh, P())
@@ -220,7 +222,7 @@ class Together:
 
     def save(self, write: Callable[[], None], join: Callable[[], None]) -> None:
         """Let process 0 write and the others take part in it; return when it is done."""
-        write() if is_leader() else join()
+        write() if self.leads else join()
         self.wait("saved")
 
     def wait(self, name: str) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 import natgrad
 from natgrad_paper.checkpoint import Checkpoint, Checkpoints, digest
-from natgrad_paper.distributed import ALONE, Alone, Together, is_leader
+from natgrad_paper.distributed import ALONE, Alone, Together
 from natgrad_paper.errors import UserError
 from natgrad_paper.experiment import Experiment, Method, Problem, Tree
 from natgrad_paper.log import FINISHED, Silent, Writer, read
@@ -150,13 +150,13 @@ class Training:
                     log.write({"record": "end", "reason": event.ended})
                 elif asked:
                     raise Stopped(asked, self.path.parents[1])
-        if event.ended == FINISHED and is_leader():
+        if event.ended == FINISHED and place.leads:
             self.checkpoints.discard()
         return event.ended or ""
 
     def _writer(self, found: Checkpoint | None) -> Writer | Silent:
         """Return what writes the log: one process does."""
-        if not is_leader():
+        if not self.trainer.place.leads:
             return Silent()
         return Writer(self.path, self.header, None if found is None else found.log.size)
 

@@ -1,16 +1,15 @@
 """`natgrad run --distributed`: several processes train as one does, and lose one in good order."""
 
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+from devices import coordinator, environment, finish
 
 from natgrad_paper.data import curves
 from natgrad_paper.errors import UserError
@@ -26,14 +25,10 @@ cli.main()
 """
 
 
-def start(processes, out, *options, **environment):
+def start(processes, out, *options):
     """Start a run in so many processes of one device each."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1"
-    own = {"NATGRAD_CACHE_DIR": str(out.parent / "cache"), **os.environ, "XLA_FLAGS": flags, **environment}
-    given = ["--distributed", "--coordinator", coordinator, "--processes", str(processes)]
+    own = {"NATGRAD_CACHE_DIR": str(out.parent / "cache"), **environment(1)}
+    given = ["--distributed", "--coordinator", coordinator(), "--processes", str(processes)]
     command = [sys.executable, "-c", COMMAND, "run", "curves", "--out", str(out), *given, *options]
     return [
         subprocess.Popen(
@@ -45,16 +40,6 @@ def start(processes, out, *options, **environment):
         )
         for number in range(processes)
     ]
-
-
-def finish(workers, timeout=300):
-    """Wait for the processes; return their codes and what they said."""
-    try:
-        said = [worker.communicate(timeout=timeout)[1] for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    return [worker.returncode for worker in workers], said
 
 
 def wait_for(condition, seconds=240):
@@ -91,7 +76,7 @@ def test_two_processes_train_as_one(tmp_path):
     options = ("--preset", "smoke", "--methods", "ngd")
     workers = start(2, tmp_path / "two", *options)
     assert CliRunner().invoke(app, ["run", "curves", "--out", str(tmp_path / "one"), *options]).exit_code == 0
-    codes, said = finish(workers)
+    codes, said = finish(workers, timeout=300)
     assert codes == [0, 0], said
     np.testing.assert_allclose(errors(tmp_path / "two"), errors(tmp_path / "one"), rtol=1e-4)
     assert (tmp_path / "two" / "report.html").exists()
@@ -130,7 +115,7 @@ def test_a_run_that_loses_a_process_ends_and_goes_on_in_another_number(processes
     workers = start(after, out, "--resume")
     wait_for(lambda: int(saved(out)[-1].name) > last or any(worker.poll() is not None for worker in workers))
     workers[0].send_signal(signal.SIGTERM)  # One is told to stop, all do.
-    codes, said = finish(workers)
+    codes, said = finish(workers, timeout=300)
     assert codes == [128 + signal.SIGTERM] * after, said
     resumed = [json.loads(line) for line in (out / "logs" / "ngd.0.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in resumed if row["record"] == "resumed"] == [last]

@@ -68,10 +68,9 @@ COUNTS = {"likelihood": 8, "metric": 8, "solve": 10, "directions": 8, "search": 
 def drawn(part, wanted):
     """Return errors of a part, and the tests each is up against."""
     found = [
-        (path, number, tests)
+        (LIBRARY / name, number, tests)
         for name, tests in PARTS[part].items()
-        for path in [LIBRARY / name]
-        for number in range(count(path))
+        for number in range(count(LIBRARY / name))
     ]
     chosen = np.random.default_rng([SEED, *part.encode()]).choice(len(found), wanted, replace=False)
     return [(mutant(path, number), tests) for path, number, tests in (found[choice] for choice in chosen)]
