@@ -101,8 +101,8 @@ def fast(
     """What to try first on a new model, with minibatches of a hundred to a few thousand examples: no rate to tune.
 
     NCG-Q with Kronecker factors: the preconditioned gradient and the last step, combined by the quadratic model with
-    the exact metric. A step costs two to four gradients and has no solver in it. Larger batches late in training,
-    or `ng.Averaged` around it, get more out of it.
+    the exact metric. There is no solver in a step: beside the gradient, two forward-mode passes, a look at the loss and
+    the preconditioner. Larger batches late in training, or `ng.Averaged` around it, get more out of it.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
