@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,9 @@ class Memory(NamedTuple):
     """Of a vector or a number, whose left side has length 1, the diagonal."""
 
 
+Kept = TypeVar("Kept", Side, Memory)
+
+
 @dataclass(frozen=True)
 class Kronecker(Preconditioner):
     """P = L ⊗ R / τ + λI for every leaf; vectors get their diagonal.
@@ -62,8 +65,8 @@ class Kronecker(Preconditioner):
     """
 
     blocks: int = 16
-    size: int | None = 32
-    """The most examples in a group: beyond the other side's rank, further ones add cost and no certainty.
+    size: int | None = 8
+    """The most examples in a group: further ones add cost and, next to the averages over steps, little certainty.
     None shares all of the metric's examples out among the groups."""
     decay: float = 0.9
     """Of the averages, each time they are refreshed."""
@@ -147,7 +150,15 @@ class Kronecker(Preconditioner):
         new = [averaged(*each) for each in zip(sides, *parts, strict=True)]
         after = Memory(mass, tuple(new[: len(memory.left)]), tuple(new[len(memory.left) :]))
         # Scores that are not finite would stay in the averages for good.
-        return tree.where(tree.is_finite(after), after, memory)
+        return _if_finite(after, memory)
+
+
+def _if_finite(new: Kept, old: Kept) -> Kept:
+    """Return the new, or the old where a number in it is not finite.
+
+    A branch, not a choice entry by entry: into each leaf's kernel XLA would put the test of all of them anew.
+    """
+    return jax.lax.cond(tree.is_finite(new), lambda: new, lambda: old)
 
 
 def _signs(key: Array, widths: Sequence[int], count: int) -> list[Array]:
@@ -187,7 +198,7 @@ def _rebased(memory: Memory) -> Memory:
         rest = (jnp.trace(side.factor) - jnp.sum(values)) / max(size - rank, 1)
         new = Side(side.factor, basis, values, jnp.maximum(rest, 0))
         # Where no eigenvectors were found, the old ones keep the state finite.
-        return tree.where(tree.is_finite(new), new, side)
+        return _if_finite(new, side)
 
     return Memory(memory.mass, tuple(map(rebase, memory.left)), tuple(map(rebase, memory.right)))
 
