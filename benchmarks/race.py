@@ -99,8 +99,13 @@ def run(course: str, jobs: dict[str, tuple[str, str, dict[str, Any]]], options: 
 
 
 def table(course: str, curves: Runs, seconds: float) -> str:
-    """Return error at times and time to errors, means over seeds, as Markdown."""
+    """Return error at times and time to errors, means over seeds, as Markdown; in brackets, times the first one's."""
     levels = COURSES[course].levels
+    means = {
+        name: [np.mean([time_to(run, level) for run in runs]) for level in levels]
+        for name, runs in curves.items()
+    }
+    first = next(iter(means.values()))
     times = [seconds * part for part in (0.25, 0.5, 1.0)]
     head = ["contestant", *(f"at {t:.0f} s" for t in times), *(f"to {level:g}" for level in levels)]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -108,13 +113,11 @@ def table(course: str, curves: Runs, seconds: float) -> str:
         errors = [
             np.mean([np.exp(np.interp(t, run[:, 0], np.log(run[:, 1]))) for run in runs]) for t in times
         ]
-        arrivals = [np.mean([time_to(run, level) for run in runs]) for level in levels]
-        cells = [
-            name,
-            *(f"{e:.3g}" for e in errors),
-            *(f"{a:.0f} s" if np.isfinite(a) else "–" for a in arrivals),
+        arrivals = [
+            f"{a:.0f} s ({a / ours:.2f})" if np.isfinite(a) else "–"
+            for a, ours in zip(means[name], first, strict=True)
         ]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append("| " + " | ".join([name, *(f"{e:.3g}" for e in errors), *arrivals]) + " |")
     return "\n".join(lines)
 
 
