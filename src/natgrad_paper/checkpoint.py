@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,11 @@ MANIFEST, ARRAYS = "manifest.json", "arrays"
 KEPT = 2
 LONGEST = 1 << 26
 """Bytes that a manifest may have."""
+TABLES = {
+    "identity": None, "surroundings": None, "position": Position, "log": Mark,
+    "kinds": None, "arrays": None, "files": None,
+}  # fmt: skip
+"""In a manifest, and of what, where their keys are always the same."""
 
 
 class Refused(Exception):
@@ -151,6 +156,8 @@ class Checkpoints:
         arrays, kinds = storage.flat(like)
         if manifest["kinds"] != kinds:
             raise Refused("kinds: expected the arrays of this optimizer, found others")
+        if manifest["arrays"].keys() != arrays.keys():
+            raise Refused("arrays: expected a hash for each of this optimizer's, found others")
         try:
             restored = storage.restore(path / ARRAYS, arrays)
         except storage.Unrestorable as problem:
@@ -183,6 +190,11 @@ class Checkpoints:
             raise Refused(f"{MANIFEST}: expected sha256 {str(stated)[:16]}…, found another")
         if manifest["format"] != FORMAT:
             raise Refused(f"format: expected {FORMAT}, found {manifest['format']!r}")
+        for name, kind in TABLES.items():
+            keys = manifest[name].keys() if isinstance(manifest.get(name), dict) else None
+            if keys is None or (kind is not None and keys != {field.name for field in fields(kind)}):
+                found = "none" if name not in manifest else f"{manifest[name]!r:.60}"
+                raise Refused(f"{MANIFEST}: {name}: expected a table of format {FORMAT}, found {found}")
         if manifest["position"]["iteration"] != int(path.name):
             raise Refused(f"iteration: expected {int(path.name)}, found {manifest['position']['iteration']}")
         for name, wanted in self.identity.items():

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import datetime
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -262,6 +263,8 @@ def header(plan: Plan, method: Any, seed: int, problem: Any) -> dict[str, Any]:
             "jax": jax.__version__,
             "jaxlib": jaxlib.__version__,
             "numpy": np.__version__,
+            "optax": importlib.metadata.version("optax"),
+            "orbax": importlib.metadata.version("orbax-checkpoint"),
             "python": platform.python_version(),
         },
         "cores": cores(),

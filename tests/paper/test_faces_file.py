@@ -1,8 +1,5 @@
 """Reading faces: a file in the format of the Toronto Face Database is split, anything else is one line."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import scipy.io
@@ -205,10 +202,9 @@ def test_no_file_and_a_huge_one_are_refused_unread(tmp_path):
         faces_file.read(huge)
 
 
-@pytest.mark.skipif("NATGRAD_FACES" not in os.environ, reason="NATGRAD_FACES names no file")
 @pytest.mark.parametrize("fold", [1, 5])
-def test_a_users_file(fold):
-    faces = faces_file.read(Path(os.environ["NATGRAD_FACES"]), fold)
+def test_a_users_file(fold, users_faces):
+    faces = faces_file.read(users_faces, fold)
     for part in (faces.train, faces.valid, faces.test):
         assert set(part.labels) == set(range(7))
         assert len(part.images) == len(part.labels)

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import os
 
 import numpy as np
 import pytest
@@ -250,12 +249,11 @@ def test_every_preset_is_read_and_the_papers_has_its_constants(experiment):
     assert paper.solver.name == "minres-qlp"
 
 
-@pytest.mark.skipif("NATGRAD_FACES" not in os.environ, reason="NATGRAD_FACES names no file")
-def test_a_users_file(tmp_path):
+def test_a_users_file(tmp_path, users_faces):
     out = tmp_path / "run"
     result = invoke(
         "run", "unlabelled", "--preset", "smoke", "--methods", "unlabelled", "--out", out,
-        "--data", os.environ["NATGRAD_FACES"], "--set", "data.shown=0",
+        "--data", users_faces, "--set", "data.shown=0",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     found = log.read(out / "logs" / "unlabelled.0.jsonl")

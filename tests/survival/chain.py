@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,6 +104,8 @@ class Chain:
     in_a_write: int = 0
     repeated: int = 0
     """The most iterations that had to be done again after a kill."""
+    left: dict = field(default_factory=dict)
+    """What the process before left half written, which stays until the next write."""
 
     def start(self, every, directory=None):
         self.nursery.start(directory or self.directory, self.method, ITERATIONS, every)
@@ -119,12 +121,20 @@ class Chain:
         assert sorted(self.reference) == list(range(ITERATIONS + 1))
         return log.times_aside(only_log(directory))
 
+    def half_written(self):
+        found = {}
+        for path in self.directory.glob("checkpoints/*/.writing-*"):
+            with suppress(FileNotFoundError):
+                found[path] = path.stat().st_ino
+        return found
+
     def writing(self):
-        return any(self.directory.glob("checkpoints/*/.writing-*"))
+        """Whether this process is in the middle of a write."""
+        return bool(self.half_written().items() - self.left.items())
 
     def kill_once(self, in_a_write):
         """Kill a process: during a write, or at any moment from its first breath on; return whether it lived."""
-        seen, began = len(trace(self.directory)), time.monotonic()
+        seen, began, self.left = len(trace(self.directory)), time.monotonic(), self.half_written()
         self.start(ALWAYS)
         if in_a_write:
             self.nursery.wait(lambda: len(trace(self.directory)) > seen)

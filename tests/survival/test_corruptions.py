@@ -110,7 +110,7 @@ def wrong_fields(saved, name, rng):
     else:
         manifest[field] = [None, 3, "x", [], {}, {"x": "y"}][rng.integers(6)]
     saved.sign(manifest)
-    return ""
+    return [field, *IDENTITY] if field == "identity" else field
 
 
 def wrong_place(saved, name, rng):

@@ -73,13 +73,14 @@ class Injected:
         params, state, info = self.run(self.params, self.state, batches)
         # L-BFGS keeps an infinity in its own state before it has searched: not ours to judge.
         floats = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        finite = not isinstance(self.optimizer, ng.Optimizer) or all(
-            np.isfinite(leaf).all() for leaf in floats
-        )
-        raised = getattr(self.optimizer, "damping", None) is None or (
-            state.damping > self.state.damping
-            if self.optimizer.damping.needs_ratio
-            else state.damping == self.state.damping
+        ours = isinstance(self.optimizer, ng.Optimizer | ng.Averaged)
+        finite = not ours or all(np.isfinite(leaf).all() for leaf in floats)
+        inner, before, after = self.optimizer, self.state, state
+        if isinstance(inner, ng.Averaged):
+            inner, before, after = inner.optimizer, before.inner, after.inner
+        damping = getattr(inner, "damping", None)
+        raised = damping is None or (
+            after.damping > before.damping if damping.needs_ratio else after.damping == before.damping
         )
         named = "nonfinite" in ng.Outcome.name_of(info.reason)
         return not info.accepted and bits(params) == bits(self.params) and finite and bool(raised) and named

@@ -8,9 +8,9 @@ from chain import ITERATIONS, Chain, environment, nursery, only_log, trace
 
 from natgrad_paper import log
 
-METHODS = ("sgd", "ngd", "ncg-l", "ncg-q", "hf", "ksd", "tonga", "adam")
+METHODS = ("sgd", "ngd", "ncg-l", "ncg-q", "ncg-kron", "hf", "ksd", "tonga", "adam")
 """One of each kind of memory between steps."""
-KILLS = int(os.environ.get("NATGRAD_KILLS", "200")) // len(METHODS)
+KILLS = -(-int(os.environ.get("NATGRAD_KILLS", "200")) // len(METHODS))
 """In each chain of the long test."""
 
 
