@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -177,6 +178,69 @@ def test_cuts_the_solvers_iterations():
         iterations[type(kind).__name__] = int(opt.step(p, opt.init(p), (x, t))[2].solver.iterations)
     assert 3 * iterations["Kronecker"] <= iterations["Identity"]
     assert iterations["Kronecker"] < iterations["Jacobi"]
+
+
+def pictures_and_a_tied_weight(params, inputs):
+    """A convolution, and a matrix used twice: once as it is, once transposed."""
+    maps = jax.lax.conv_general_dilated(
+        inputs, params["kernel"], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    hidden = jnp.tanh(jnp.tanh(maps).mean(axis=(1, 2)) @ params["w"])
+    return jnp.tanh(hidden @ params["w"].T + params["b"]) @ params["v"]
+
+
+def shared_weights():
+    keys = jax.random.split(jax.random.key(3), 6)
+    p = {
+        "kernel": jax.random.normal(keys[0], (2, 2, 1, 3)),
+        "w": jax.random.normal(keys[1], (3, 4)),
+        "b": jax.random.normal(keys[2], (3,)),
+        "v": jax.random.normal(keys[3], (3, 2)),
+    }
+    x = jax.random.normal(keys[4], (30, 4, 4, 1))
+    return p, x, (jax.random.normal(keys[5], (30, 2)) > 0).astype(x.dtype)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [ng.CG(100, 1e-10), ng.MINRES(100, 1e-10), ng.MinresQLP(100, 1e-10)],
+    ids=lambda s: type(s).__name__,
+)
+def test_every_solver_finds_the_same_with_it_for_kernels_and_shared_weights(solver):
+    p, x, t = shared_weights()
+    flat, unravel = jax.flatten_util.ravel_pytree(p)
+
+    def z(flat):
+        return pictures_and_a_tied_weight(unravel(flat), x)
+
+    jacobian, y = jax.jacrev(z)(flat), jax.nn.sigmoid(z(flat))
+    fisher = jnp.einsum("noi,no,noj->ij", jacobian, y * (1 - y), jacobian) / len(x)
+    gradient = jnp.einsum("noi,no->i", jacobian, y - t) / len(x)
+    wanted = flat - jnp.linalg.solve(fisher + 1e-2 * jnp.eye(flat.size), gradient)
+    opt = ng.natural_gradient(
+        pictures_and_a_tied_weight, ng.Bernoulli(), solver=solver, precondition=ng.Kronecker(), damping=ng.Constant(1e-2)
+    )  # fmt: skip
+    moved, _, info = opt.step(p, opt.init(p), (x, t))
+    assert info.accepted
+    np.testing.assert_allclose(jax.flatten_util.ravel_pytree(moved)[0], wanted, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "opt",
+    [
+        ng.hessian_free(pictures_and_a_tied_weight, ng.Bernoulli(), precondition=ng.Kronecker()),
+        ng.fast(pictures_and_a_tied_weight, ng.Bernoulli()),
+    ],
+    ids=["HF", "NCG-Q"],
+)
+def test_hessian_free_and_ncg_q_train_with_it_on_kernels_and_shared_weights(opt):
+    p, x, t = shared_weights()
+    state, step, losses = opt.init(p), jax.jit(opt.step), []
+    for _ in range(20):
+        p, state, info = step(p, state, (x, t))
+        assert info.accepted
+        losses.append(float(info.loss))
+    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_intervals_state_and_one_compilation(compilations):

@@ -46,7 +46,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What you may want to look at after a step. What was not asked for, and would have cost, is NaN."""
+    """What you may want to look at after a step. What nothing in the step needed is NaN, but for the KL."""
 
     loss: Array
     """The loss before the step, on the ratio batch, with the l2 term."""
@@ -65,7 +65,8 @@ class Info(NamedTuple):
     step_norm: Array
     """‖θ′ − θ‖ as tried."""
     kl: Array
-    """½ dᵀFd: the KL divergence of the step on the metric's inputs, to second order."""
+    """½ dᵀFd: the KL divergence of the step on the metric's inputs, to second order. Where there is a metric it is
+    always said: one forward-mode pass, unless the search has it already."""
     solver: SolverInfo | None
     """How the linear solve went; None where there is none."""
     context: Tree
