@@ -62,8 +62,11 @@ def load(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -> Confi
         raise UserError(f"{path}: expected a readable TOML file, found none ({reason})") from None
     except (ValueError, RecursionError) as problem:  # A number of many digits is a bare ValueError.
         raise UserError(f"{path}: expected TOML, found an error: {' '.join(str(problem).split())}") from None
+    changes: dict[str, Any] = {}
     for override in overrides:
-        _merge(table, _parse_override(override))
+        _merge(changes, _parse_override(override))
+    _make_way(kind, table, changes)
+    _merge(table, changes)
     return build(kind, table, str(path))
 
 
@@ -165,6 +168,19 @@ def _parse_override(text: str) -> dict[str, Any]:
         return tomllib.loads(f'{name.strip()} = "{value.strip()}"')
     except (ValueError, RecursionError):
         raise UserError(f"--set {text}: expected field=value in TOML, found something else") from None
+
+
+def _make_way(kind: Any, table: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Remove from a file's table what a change takes the place of: the other of a section's `rivals`."""
+    rivals: tuple[str, ...] = getattr(kind, "rivals", ())
+    if any(name in changes for name in rivals):
+        for name in rivals:
+            table.pop(name, None)
+    for field in dataclasses.fields(kind):
+        inner, change = table.get(field.name), changes.get(field.name)
+        hint = typing.get_type_hints(kind)[field.name]
+        if dataclasses.is_dataclass(hint) and isinstance(inner, dict) and isinstance(change, Mapping):
+            _make_way(hint, inner, change)
 
 
 def _merge(table: dict[str, Any], changes: Mapping[str, Any]) -> None:

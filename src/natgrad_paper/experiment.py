@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from jax import Array
@@ -93,6 +93,8 @@ class Method:
 class Budget:
     """When training ends and when it is looked at: a limit, and evaluations at a geometric grid up to it."""
 
+    rivals: ClassVar = ("seconds", "iterations")
+    """Fields of which there is one: given on the command line, it takes the place of the preset's."""
     seconds: Positive | None = None
     """Training seconds: compilation and evaluation do not count."""
     iterations: Count | None = None

@@ -116,6 +116,17 @@ def test_overrides_change_single_fields():
     assert settings.solver.rtol == 1e-4
 
 
+def test_a_limit_on_the_command_line_takes_the_place_of_the_presets():
+    for name in ("small", "medium", "paper"):
+        budget = config.load(CURVES.config, CURVES.presets()[name], ["budget.iterations=50"]).budget
+        assert (budget.seconds, budget.iterations, budget.limit) == (None, 50, 50)
+    budget = config.load(CURVES.config, SMOKE, ["budget.seconds=2", "sgd.rate=0.1"]).budget
+    assert (budget.seconds, budget.iterations, budget.evaluations) == (2.0, None, 6)
+    both = ["budget.iterations=50", "budget.seconds=2"]
+    with pytest.raises(UserError, match="expected a limit in seconds or in iterations, found both"):
+        config.load(CURVES.config, SMOKE, both)
+
+
 @pytest.mark.parametrize("override", ["solver.nme=cg", "sgd.rate", "sgd.rate=fast", "=3", "a b=1", 'x="\n'])
 def test_bad_overrides_are_one_line(override):
     with pytest.raises(UserError) as caught:
