@@ -104,7 +104,7 @@ def preset(known: dict[str, Path], wanted: str) -> tuple[str, Path]:
 
 def pick(known: dict[str, Thing], wanted: str, option: str) -> Thing:
     """Return what goes by a name; for another one the nearest is suggested."""
-    from natgrad_paper.experiments import nearest
+    from natgrad_paper.config import nearest
 
     if wanted not in known:
         raise UserError(f"{option}: expected {nearest(wanted, list(known))}, found {wanted!r}")

@@ -1,7 +1,8 @@
 """Reading a preset: a TOML file into frozen dataclasses, strictly.
 
 A field's type says what may stand there; `Annotated` adds a rule in words. Whatever does not fit is
-one line naming file, field, what was expected and what was found.
+one line naming file, field, what was expected and what was found. A preset may also say which `methods` it is for:
+they are no setting, and a log's config does not have them.
 """
 
 import dataclasses
@@ -55,6 +56,11 @@ class Unfit(Exception):
 
 def load(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -> Config:
     """Return the file's config, with overrides such as `full.maxiter=20` applied."""
+    return read(kind, path, overrides)[0]
+
+
+def read(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -> tuple[Config, tuple[str, ...]]:
+    """Return the file's config, and the names of the methods it is for: none where it does not say."""
     try:
         table = tomllib.loads(text(path))
     except (OSError, UnicodeDecodeError) as problem:
@@ -67,7 +73,16 @@ def load(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -> Confi
         _merge(changes, _parse_override(override))
     _make_way(kind, table, changes)
     _merge(table, changes)
-    return build(kind, table, str(path))
+    named = {"methods": table.pop("methods")} if "methods" in table else {}
+    methods = build(_For, named, str(path)).methods
+    return typing.cast(Config, _section(kind, table, str(path), "", ("methods",))), methods
+
+
+@dataclasses.dataclass(frozen=True)
+class _For:
+    """What a preset says besides its settings."""
+
+    methods: Annotated[tuple[str, ...], Rule("a list of at least one method's name", bool)] = ()
 
 
 def text(path: Path) -> str:
@@ -84,14 +99,14 @@ def build(kind: type[Config], table: Mapping[str, Any], where: str) -> Config:
     return typing.cast(Config, _section(kind, table, where, ""))
 
 
-def _section(kind: Any, table: Any, where: str, prefix: str) -> Any:
+def _section(kind: Any, table: Any, where: str, prefix: str, others: Sequence[str] = ()) -> Any:
     if not isinstance(table, Mapping):
         raise FieldError(where, prefix.rstrip("."), "a table of fields", table)
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in table:
         if name not in fields:
-            raise FieldError(where, prefix + name, _nearest(name, list(fields)), "an unknown field")
+            raise FieldError(where, prefix + name, nearest(name, [*fields, *others]), "an unknown field")
     values = {}
     for name, field in fields.items():
         if name in table:
@@ -151,7 +166,8 @@ def _words(hint: Any) -> str:
     return WORDS[kind]
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: list[str]) -> str:
+    """Return the known name most like this one, or all of them, as words for an error."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"{close[0]!r}" if close else "one of " + ", ".join(known)
 

@@ -156,7 +156,7 @@ class Experiment:
     prepare: Callable[[Any, Path | None], Any]
     """From a config and the user's data file, if any, to the `Problem`; of a study, to whatever has `data`."""
     first_look: tuple[str, ...]
-    """The methods that run unless others are named."""
+    """The methods that run where neither the command nor the preset names any."""
     view: View = RECONSTRUCTION
     """What the report shows."""
     share: Callable[[Any, Path | None, Share], Problem] | None = None

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from natgrad_paper import config, experiments
+from natgrad_paper import config, experiments, plan
 from natgrad_paper.errors import FieldError, UserError
 
 CURVES = experiments.load("curves")
@@ -114,6 +114,39 @@ def test_overrides_change_single_fields():
     )
     assert (settings.solver.name, settings.sgd.rate, settings.data.train) == ("minres-qlp", 0.5, 150)
     assert settings.solver.rtol == 1e-4
+
+
+def test_a_preset_can_name_its_methods(tmp_path):
+    for name in experiments.names():
+        experiment = experiments.load(name)
+        for path in experiment.presets().values():
+            plan.standard(experiment, path)  # Every name is known.
+    medium, smoke = CURVES.presets()["medium"], CURVES.presets()["smoke"]
+    six = ("sgd", "ngd", "adam", "nesterov", "ncg-kron", "ksd")
+    asked = plan.asked(CURVES, "medium", medium, (), (), (0,), None)
+    assert asked.methods == six
+    assert "methods" not in asked.config  # Checkpoints are told apart by the config: it is what it was.
+    assert plan.asked(CURVES, "medium", medium, (), ("hf",), (0,), None).methods == ("hf",)
+    assert plan.asked(CURVES, "smoke", smoke, (), (), (0,), None).methods == CURVES.first_look
+    changed = plan.asked(CURVES, "smoke", smoke, ['methods=["ksd", "sgd", "ksd"]'], (), (0,), None)
+    assert changed.methods == ("ksd", "sgd")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('methods = ["sgd", "ngdl"]', "methods: expected 'ngd-l', found 'ngdl'"),
+        ("methods = []", "methods: expected a list of at least one method's name, found []"),
+        ('methods = "sgd"', "methods: expected a list of at least one method's name, found sgd"),
+        ('method = ["sgd"]', "method: expected 'methods', found an unknown field"),
+    ],
+)
+def test_wrong_methods_of_a_preset_are_one_line(tmp_path, line, words):
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{line}\n{SMOKE.read_text()}")
+    with pytest.raises(FieldError) as caught:
+        plan.standard(CURVES, path)
+    assert str(caught.value) == f"{path}: {words}"
 
 
 def test_a_limit_on_the_command_line_takes_the_place_of_the_presets():
