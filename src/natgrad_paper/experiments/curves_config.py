@@ -131,7 +131,7 @@ class Kron:
 
 @dataclass(frozen=True)
 class Nesterov:
-    """Nesterov momentum, tuned over rate and batch."""
+    """Nesterov momentum; rate and batch are tuned on Curves, and nowhere else."""
 
     batch: Count
     rate: Positive
@@ -142,7 +142,7 @@ class Nesterov:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam, tuned over rate and batch."""
+    """Adam; rate and batch are tuned on Curves, and nowhere else."""
 
     batch: Count
     rate: Positive
