@@ -42,6 +42,8 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 
 [bold]natgrad run curves --set solver.name=minres-qlp --set budget.seconds=120[/bold]
 
+[bold]natgrad run curves --set budget.patience=5[/bold]  (ends where validation got no better in 5 evaluations)
+
 [bold]natgrad run curves --preset paper --data digs3pts_1.mat[/bold]  (the original data)
 
 [bold]natgrad run curves --out runs/curves-small --resume --seeds 5[/bold]  (go on, and to five seeds)

@@ -1,7 +1,7 @@
 """What an experiment is made of: a problem, the methods that compete on it, and when they stop."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -30,6 +30,10 @@ class Optimizer(Protocol):
         """From (params, state, batch, …) to the parameters and state after the step, and what happened."""
 
 
+HELD_OUT = 10
+"""One training case in so many, the last ones, is held out where a problem has no cases for validation."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is trained, on what, and how it is judged."""
@@ -39,7 +43,7 @@ class Problem:
     init: Callable[[int], Tree]
     """Initial parameters from a seed: the same for every method."""
     errors: Errors
-    """Each case's errors, from (params, inputs, targets); the log holds their means."""
+    """Each case's errors, from (params, inputs, targets); the log holds their means. Patience watches the first."""
     train: tuple[np.ndarray, np.ndarray]
     """Training inputs and targets."""
     test: tuple[np.ndarray, np.ndarray] | None
@@ -58,6 +62,21 @@ class Problem:
     """
     sights: dict[str, np.ndarray] | None = None
     """What the data look like, by the name of the stage: bytes, (lines, columns, height, width); for the report."""
+
+    def validated(self) -> "Problem":
+        """Return the problem with validation cases: its own, or else its last training cases, which it then lacks."""
+        if self.valid is not None:
+            return self
+        inputs, targets = self.train
+        kept = left(len(inputs))
+        train, valid = (inputs[:kept], targets[:kept]), (inputs[kept:], targets[kept:])
+        shapes = {"train": list(train[0].shape), "valid": list(valid[0].shape)}
+        return replace(self, train=train, valid=valid, data={**self.data, **shapes})
+
+
+def left(cases: int) -> int:
+    """Return how many training cases are left where some are held out."""
+    return cases - max(1, cases // HELD_OUT)
 
 
 @dataclass(frozen=True)
@@ -101,6 +120,8 @@ class Budget:
     evaluations: Size = 40
     first: Positive = 1.0
     """Where the grid starts, in the unit of the limit."""
+    patience: Count | None = None
+    """Evaluations in a row without a lower validation error that end a training early; where not set, none do."""
 
     def __post_init__(self) -> None:
         if (self.seconds is None) == (self.iterations is None):

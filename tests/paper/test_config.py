@@ -60,6 +60,7 @@ MISTAKES = [
     (("model", "encoder"), 784, "model.encoder: expected a list of at least two whole numbers"),
     (("budget", "seconds"), 5.0, "budget.seconds: expected a limit in seconds or in iterations, found both"),
     (("budget", "first"), 99, "budget.first: expected at most the limit, 12, found 99"),
+    (("budget", "patience"), 0, "budget.patience: expected a whole number, at least 1, found 0"),
     (("evaluation_chunk",), [1], "evaluation_chunk: expected a whole number from 1 to 100000, found [1]"),
 ]
 
@@ -158,6 +159,12 @@ def test_a_limit_on_the_command_line_takes_the_place_of_the_presets():
     both = ["budget.iterations=50", "budget.seconds=2"]
     with pytest.raises(UserError, match="expected a limit in seconds or in iterations, found both"):
         config.load(CURVES.config, SMOKE, both)
+
+
+def test_batches_must_fit_into_what_validation_leaves():
+    assert config.load(CURVES.config, SMOKE, ["sgd.batch=200"]).sgd.batch == 200
+    with pytest.raises(UserError, match="at most data.train without validation = 180, found 200"):
+        config.load(CURVES.config, SMOKE, ["sgd.batch=200", "budget.patience=3"])
 
 
 @pytest.mark.parametrize("override", ["solver.nme=cg", "sgd.rate", "sgd.rate=fast", "=3", "a b=1", 'x="\n'])
