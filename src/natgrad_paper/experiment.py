@@ -120,6 +120,8 @@ class Budget:
     evaluations: Size = 40
     first: Positive = 1.0
     """Where the grid starts, in the unit of the limit."""
+    step_seconds: Positive | None = None
+    """What an iteration takes on two cores, for the command to announce; changes nothing."""
     patience: Count | None = None
     """Evaluations in a row without a lower validation error that end a training early; where not set, none do."""
 

@@ -31,7 +31,7 @@ from natgrad_paper.train import Trainer, kept
 
 SAMPLES = 12
 """Cases whose pictures are kept."""
-YOUNG = ("patience",)
+YOUNG = ("patience", "step_seconds")
 """Settings that are younger than some runs: a header has them only where they are set, so that old checkpoints fit."""
 
 
@@ -237,11 +237,6 @@ def prepare_directory(directory: Path, overwrite: bool) -> None:
         raise UserError(
             f"{directory}: expected a directory that can be written, found: {problem.strerror}"
         ) from None
-
-
-def cost(config: Any, trainings: int) -> float | None:
-    """Return the training seconds of a run whose budget is in seconds."""
-    return None if config.budget.seconds is None else config.budget.seconds * trainings
 
 
 def cores() -> int:
