@@ -43,7 +43,9 @@ def main() -> None:
 
     def show(name: str, count: int, found: tuple[float, float], goal: str) -> None:
         wall, processor = found
-        print(f"| {name} | {count} | {wall:.2f} | {processor:.2f} | {count / wall:.0f} | {goal} |", flush=True)
+        print(
+            f"| {name} | {count} | {wall:.2f} | {processor:.2f} | {count / wall:.0f} | {goal} |", flush=True
+        )
 
     found = least(lambda: curves.generate().train, repeats)
     met = "met" if found[0] < GOAL else "met in CPU time" if found[1] < GOAL else "missed"

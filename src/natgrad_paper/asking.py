@@ -86,7 +86,7 @@ def cost(experiment: "Experiment", settings: Any, methods: int, seeds: int) -> s
 
     if experiment.study is not None:
         return experiment.study.cost(settings, seeds)
-    budget: "Budget" = settings.budget
+    budget: Budget = settings.budget
     trainings, besides = methods * seeds, "besides compiling and evaluating"
     runs = f"{methods} method{'s' * (methods > 1)} × {seeds} seed{'s' * (seeds > 1)}"
     if budget.seconds is not None:
@@ -98,7 +98,7 @@ def cost(experiment: "Experiment", settings: Any, methods: int, seeds: int) -> s
     return f"{runs} of {budget.step_seconds:g} s = about {about} of training, an estimate for two cores, {besides}"
 
 
-def preset(known: dict[str, Path], wanted: str) -> tuple[str, Path]:
+def preset(known: dict[str, Path | None], wanted: str) -> tuple[str, Path | None]:
     """Return the name and the file of a preset, one of those known or a file of the user's."""
     if wanted.endswith(".toml"):
         return Path(wanted).stem, Path(wanted)

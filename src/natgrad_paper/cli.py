@@ -165,9 +165,10 @@ def run(
             for word in request.methods:
                 asking.pick(by_name, word, f"{where}: methods")
         else:
-            name, where = asking.preset(chosen.presets(), preset or "small")
+            name, path = asking.preset(chosen.presets(), preset or "small")
+            where = path or Path(name)
             directory = out or asking.fresh(Path("runs"), f"{chosen.name}-{name}")
-            request = plan.asked(chosen, name, where, change or (), names, numbers or (0,), file)
+            request = plan.asked(chosen, name, path, change or (), names, numbers or (0,), file)
         if chosen.study is not None and set(request.methods) != set(by_name):
             raise UserError(
                 f"--methods: expected all of {', '.join(by_name)} for {experiment}, found {methods}"

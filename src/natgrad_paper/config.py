@@ -54,28 +54,24 @@ class Unfit(Exception):
         super().__init__(field, expected, found)
 
 
-def load(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the file's config, with overrides such as `full.maxiter=20` applied."""
+def load(kind: type[Config], path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Return the file's config, without one the defaults, with overrides such as `full.maxiter=20` applied."""
     return read(kind, path, overrides)[0]
 
 
-def read(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -> tuple[Config, tuple[str, ...]]:
-    """Return the file's config, and the names of the methods it is for: none where it does not say."""
-    try:
-        table = tomllib.loads(text(path))
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
-        raise UserError(f"{path}: expected a readable TOML file, found none ({reason})") from None
-    except (ValueError, RecursionError) as problem:  # A number of many digits is a bare ValueError.
-        raise UserError(f"{path}: expected TOML, found an error: {' '.join(str(problem).split())}") from None
+def read(
+    kind: type[Config], path: Path | None, overrides: Sequence[str] = ()
+) -> tuple[Config, tuple[str, ...]]:
+    """Return the same config, and the names of the methods the file is for: none where it does not say."""
+    table, where = ({}, "the defaults") if path is None else (_parsed(path), str(path))
     changes: dict[str, Any] = {}
     for override in overrides:
         _merge(changes, _parse_override(override))
     _make_way(kind, table, changes)
     _merge(table, changes)
     named = {"methods": table.pop("methods")} if "methods" in table else {}
-    methods = build(_For, named, str(path)).methods
-    return typing.cast(Config, _section(kind, table, str(path), "", ("methods",))), methods
+    methods = build(_For, named, where).methods
+    return typing.cast(Config, _section(kind, table, where, "", ("methods",))), methods
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +79,16 @@ class _For:
     """What a preset says besides its settings."""
 
     methods: Annotated[tuple[str, ...], Rule("a list of at least one method's name", bool)] = ()
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text(path))
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise UserError(f"{path}: expected a readable TOML file, found none ({reason})") from None
+    except (ValueError, RecursionError) as problem:  # A number of many digits is a bare ValueError.
+        raise UserError(f"{path}: expected TOML, found an error: {' '.join(str(problem).split())}") from None
 
 
 def text(path: Path) -> str:

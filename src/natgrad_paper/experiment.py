@@ -167,7 +167,8 @@ class Study(Protocol):
 class Experiment:
     """One figure of the paper: everything the command needs to list it and run it.
 
-    Its presets are the files `<name>.<preset>.toml` beside its module.
+    Its presets are the files `<name>.<preset>.toml` beside its module. Without any, it has one, `small`: the defaults
+    of its config.
     """
 
     name: str
@@ -195,8 +196,8 @@ class Experiment:
     home: Path = field(default=Path())
     """The directory with the presets."""
 
-    def presets(self) -> dict[str, Path]:
-        """Return the preset files by name, in order of size where the names are the usual ones."""
+    def presets(self) -> dict[str, Path | None]:
+        """Return the preset files by name, in order of size where the names are the usual ones; None is no file."""
         found = {path.name.split(".")[1]: path for path in self.home.glob(f"{self.name}.*.toml")}
         usual = [name for name in ("smoke", "small", "medium", "paper") if name in found]
-        return {name: found[name] for name in usual + sorted(set(found) - set(usual))}
+        return {name: found[name] for name in usual + sorted(set(found) - set(usual))} or {"small": None}

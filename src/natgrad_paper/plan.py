@@ -43,7 +43,7 @@ class Request:
 def asked(
     experiment: Experiment,
     preset: str,
-    path: Path,
+    path: Path | None,
     changes: Sequence[str],
     methods: tuple[str, ...],
     seeds: tuple[int, ...],
@@ -55,8 +55,11 @@ def asked(
     return Request(experiment.name, preset, methods or usual, seeds, file, table(settings))
 
 
-def standard(experiment: Experiment, path: Path, changes: Sequence[str] = ()) -> tuple[Any, tuple[str, ...]]:
+def standard(
+    experiment: Experiment, path: Path | None, changes: Sequence[str] = ()
+) -> tuple[Any, tuple[str, ...]]:
     """Return a preset's settings and the methods that run unless others are named: its own, or a first look's."""
+    settings: Any
     settings, methods = config.read(experiment.config, path, changes)
     known = [method.name for method in experiment.methods]
     for name in methods:

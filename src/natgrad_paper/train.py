@@ -53,7 +53,7 @@ class Event:
     steps: tuple[dict[str, Any], ...]
     """The steps of this call, in the optimizer's own words."""
     errors: dict[str, float] | None
-    """Mean errors over the whole training set, the test set (`test_…`) and the validation set (`valid_…`, if needed)."""
+    """Mean errors over all training cases, test cases (`test_…`) and, if needed, validation cases (`valid_…`)."""
     ended: str | None
     """Why this is the last event, if it is."""
     trained: tuple[Tree, Tree]

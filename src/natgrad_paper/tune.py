@@ -56,7 +56,7 @@ def held_out(problem: Problem) -> Problem:
 
 def tune(
     experiment: Experiment,
-    preset: Path,
+    preset: Path | None,
     method: Method,
     base: Sequence[str],
     grids: Sequence[str],

@@ -19,7 +19,8 @@ def table():
 def test_every_preset_of_every_experiment_is_valid():
     for name in experiments.names():
         experiment = experiments.load(name)
-        assert {"smoke", "small", "paper"} <= experiment.presets().keys()
+        if any(experiment.presets().values()):  # or its numbers have defaults
+            assert {"smoke", "small", "paper"} <= experiment.presets().keys()
         for path in experiment.presets().values():
             settings = config.load(experiment.config, path)
             # A log's config is enough to run it again.
@@ -163,7 +164,7 @@ def test_a_limit_on_the_command_line_takes_the_place_of_the_presets():
 
 def test_batches_must_fit_into_what_validation_leaves():
     assert config.load(CURVES.config, SMOKE, ["sgd.batch=200"]).sgd.batch == 200
-    with pytest.raises(UserError, match="at most data.train without validation = 180, found 200"):
+    with pytest.raises(UserError, match=r"at most data\.train without validation = 180, found 200"):
         config.load(CURVES.config, SMOKE, ["sgd.batch=200", "budget.patience=3"])
 
 
