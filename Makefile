@@ -39,6 +39,7 @@ docs: $(READY)    ## the documentation site, in site/index.html; warnings are er
 check: lint types docs test ## everything CI runs
 
 bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machine)
+	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/metric_product.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/kronecker.py

@@ -1,5 +1,6 @@
 """What README and docs say is so: snippets run, names exist, links lead somewhere, nothing public is left out."""
 
+import dataclasses
 import doctest
 import importlib
 import pkgutil
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import jax
 import pytest
+from typer.testing import CliRunner
 
 import natgrad
 import natgrad.optax
 import natgrad.solve
+from natgrad_paper import cache, cli, experiments, log
+from natgrad_paper.experiments import curves
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -45,6 +49,41 @@ def test_snippets_run(page):
     scope: dict = {}
     for snippet in snippets(page):
         exec(compile(snippet, str(page), "exec"), scope)
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_method_is_one_line_and_an_experiment_one_file(tmp_path, monkeypatch):
+    """What CONTRIBUTING shows is put where it says, and the command runs it."""
+    line, file = snippets(ROOT / "CONTRIBUTING.md")
+    monkeypatch.setattr(cache, "enable", lambda: None)
+
+    (added,) = eval(line, vars(curves))
+    whole = dataclasses.replace(curves.EXPERIMENT, methods=(*curves.METHODS, added))
+    monkeypatch.setattr(curves, "EXPERIMENT", whole)
+    out = tmp_path / "curves"
+    invoke("run", "curves", "--preset", "smoke", "--methods", "ngd-kl", "--out", out)
+    assert log.read(out / "logs" / "ngd-kl.0.jsonl").end == log.FINISHED
+    assert "NGD, KL radius" in (out / "report.html").read_text()
+
+    home, out = tmp_path / "experiments", tmp_path / "sine"
+    home.mkdir()
+    (home / "sine.py").write_text(file)
+    monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(home)])
+    assert "A sine" in invoke("list")
+    invoke("run", "sine", "--set", "points=50", "--out", out)
+    found = {each.header["method"]["name"]: each for each in log.read_all(out)}
+    assert found.keys() == {"sgd", "ngd"}
+    first, *_, last = found["ngd"].evaluations
+    assert last["squared_error"] < 0.1 * first["squared_error"]
+    assert "--preset small --methods sgd,ngd" in (out / "report.html").read_text()
+    assert "points=50" in (out / "report.html").read_text()
+    invoke("run", "sine", "--resume", "--seeds", "2", "--out", out)
+    monkeypatch.delitem(sys.modules, "natgrad_paper.experiments.sine")
 
 
 def test_no_snippet_escapes_its_run():

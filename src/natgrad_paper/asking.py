@@ -11,7 +11,7 @@ from rich.console import Console
 from natgrad_paper.errors import UserError, naming
 
 if TYPE_CHECKING:
-    from natgrad_paper.experiment import Experiment
+    from natgrad_paper.experiment import Budget, Experiment
     from natgrad_paper.log import RunLog
 
 Thing = TypeVar("Thing")
@@ -82,20 +82,23 @@ def processes(together: bool, experiment: str, out: Path | None) -> Iterator[Non
 
 def cost(experiment: "Experiment", settings: Any, methods: int, seeds: int) -> str:
     """Say how long a run will train."""
-    from natgrad_paper import run as runner
     from natgrad_paper.progress import duration
 
     if experiment.study is not None:
         return experiment.study.cost(settings, seeds)
-    seconds = runner.cost(settings, methods * seeds)
+    budget: Budget = settings.budget
+    trainings, besides = methods * seeds, "besides compiling and evaluating"
     runs = f"{methods} method{'s' * (methods > 1)} × {seeds} seed{'s' * (seeds > 1)}"
-    if seconds is None:
-        return f"{runs} × {settings.budget.iterations} iterations"
-    each = duration(settings.budget.seconds)
-    return f"{runs} × {each} = {duration(seconds)} of training, besides compiling and evaluating"
+    if budget.seconds is not None:
+        return f"{runs} × {duration(budget.seconds)} = {duration(budget.seconds * trainings)} of training, {besides}"
+    runs += f" × {budget.iterations} iterations"
+    if budget.step_seconds is None:
+        return runs
+    about = duration(budget.limit * budget.step_seconds * trainings)
+    return f"{runs} of {budget.step_seconds:g} s = about {about} of training, an estimate for two cores, {besides}"
 
 
-def preset(known: dict[str, Path], wanted: str) -> tuple[str, Path]:
+def preset(known: dict[str, Path | None], wanted: str) -> tuple[str, Path | None]:
     """Return the name and the file of a preset, one of those known or a file of the user's."""
     if wanted.endswith(".toml"):
         return Path(wanted).stem, Path(wanted)
@@ -104,7 +107,7 @@ def preset(known: dict[str, Path], wanted: str) -> tuple[str, Path]:
 
 def pick(known: dict[str, Thing], wanted: str, option: str) -> Thing:
     """Return what goes by a name; for another one the nearest is suggested."""
-    from natgrad_paper.experiments import nearest
+    from natgrad_paper.config import nearest
 
     if wanted not in known:
         raise UserError(f"{option}: expected {nearest(wanted, list(known))}, found {wanted!r}")

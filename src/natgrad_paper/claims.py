@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from natgrad_paper.log import FINISHED, RunLog
+from natgrad_paper.log import RunLog, done
 from natgrad_paper.measures import LOGARITHMIC, RECONSTRUCTION, Measure, Panel, Scale, View
 from natgrad_paper.series import Runs, common, complete, error_at
 
@@ -170,7 +170,7 @@ def verdict_on(differences: np.ndarray, scale: Scale = LOGARITHMIC) -> tuple[Ver
 
 @dataclass(frozen=True)
 class Reliable:
-    """The test that every run of a method used up its budget and learned: its last error is below its first."""
+    """The test that every run of a method came to its end and learned: its last error is below its first."""
 
     method: str
     measure: Measure = RECONSTRUCTION.main
@@ -188,7 +188,7 @@ class Reliable:
 
     def _learned(self, log: RunLog) -> bool:
         start, stop = (self.measure.of(log.evaluations[k]) for k in (0, -1))
-        return log.end == FINISHED and start is not None and stop is not None and stop < start
+        return done(log.end) and start is not None and stop is not None and stop < start
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import dataclasses
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -38,7 +38,11 @@ RUN_EXAMPLES = """Examples, from seconds to days:
 
 [bold]natgrad run curves --methods ngd,ncg-l --seeds 5[/bold]
 
+[bold]natgrad run curves --preset medium[/bold]  (all the data, the six most telling methods, 40 minutes a seed)
+
 [bold]natgrad run curves --set solver.name=minres-qlp --set budget.seconds=120[/bold]
+
+[bold]natgrad run curves --set budget.patience=5[/bold]  (ends where validation got no better in 5 evaluations)
 
 [bold]natgrad run curves --preset paper --data digs3pts_1.mat[/bold]  (the original data)
 
@@ -87,7 +91,7 @@ def run(
         str | None, typer.Option(help="smoke, small, medium or paper; or a TOML file. Default: small.")
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Names with commas between them, or all. Default: a first look.")
+        str | None, typer.Option(help="Names with commas between them, or all. Default: the preset's.")
     ] = None,
     seeds: Annotated[
         str | None,
@@ -161,9 +165,10 @@ def run(
             for word in request.methods:
                 asking.pick(by_name, word, f"{where}: methods")
         else:
-            name, where = asking.preset(chosen.presets(), preset or "small")
+            name, path = asking.preset(chosen.presets(), preset or "small")
+            where = path or Path(name)
             directory = out or asking.fresh(Path("runs"), f"{chosen.name}-{name}")
-            request = plan.asked(chosen, name, where, change or (), names, numbers or (0,), file)
+            request = plan.asked(chosen, name, path, change or (), names, numbers or (0,), file)
         if chosen.study is not None and set(request.methods) != set(by_name):
             raise UserError(
                 f"--methods: expected all of {', '.join(by_name)} for {experiment}, found {methods}"
@@ -270,7 +275,7 @@ def tune(
 def list_() -> None:
     """List the experiments, their methods and their presets."""
     with asking.plain_errors():
-        from natgrad_paper import config, experiments
+        from natgrad_paper import experiments, plan
 
         console = Console()
         for name in experiments.names():
@@ -280,10 +285,8 @@ def list_() -> None:
             for method in experiment.methods:
                 table.add_row("method", method.name, method.label, method.about)
             for preset, path in experiment.presets().items():
-                settings: Any = config.load(experiment.config, path)
-                table.add_row(
-                    "preset", preset, "", asking.cost(experiment, settings, len(experiment.first_look), 1)
-                )
+                settings, methods = plan.standard(experiment, path)
+                table.add_row("preset", preset, "", asking.cost(experiment, settings, len(methods), 1))
             console.print(table)
 
 
@@ -296,8 +299,8 @@ def data(
 ) -> None:
     """Generate a data set and write it to a file that `natgrad run --data` reads."""
     with asking.plain_errors():
+        from natgrad_paper.config import nearest
         from natgrad_paper.data import curves, curves_file
-        from natgrad_paper.experiments import nearest
 
         if name != "curves":
             raise UserError(f"data: expected {nearest(name, ['curves'])}, found {name!r}")

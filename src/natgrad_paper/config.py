@@ -1,7 +1,8 @@
 """Reading a preset: a TOML file into frozen dataclasses, strictly.
 
 A field's type says what may stand there; `Annotated` adds a rule in words. Whatever does not fit is
-one line naming file, field, what was expected and what was found.
+one line naming file, field, what was expected and what was found. A preset may also say which `methods` it is for:
+they are no setting, and a log's config does not have them.
 """
 
 import dataclasses
@@ -53,18 +54,41 @@ class Unfit(Exception):
         super().__init__(field, expected, found)
 
 
-def load(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the file's config, with overrides such as `full.maxiter=20` applied."""
+def load(kind: type[Config], path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Return the file's config, without one the defaults, with overrides such as `full.maxiter=20` applied."""
+    return read(kind, path, overrides)[0]
+
+
+def read(
+    kind: type[Config], path: Path | None, overrides: Sequence[str] = ()
+) -> tuple[Config, tuple[str, ...]]:
+    """Return the same config, and the names of the methods the file is for: none where it does not say."""
+    table, where = ({}, "the defaults") if path is None else (_parsed(path), str(path))
+    changes: dict[str, Any] = {}
+    for override in overrides:
+        _merge(changes, _parse_override(override))
+    _make_way(kind, table, changes)
+    _merge(table, changes)
+    named = {"methods": table.pop("methods")} if "methods" in table else {}
+    methods = build(_For, named, where).methods
+    return typing.cast(Config, _section(kind, table, where, "", ("methods",))), methods
+
+
+@dataclasses.dataclass(frozen=True)
+class _For:
+    """What a preset says besides its settings."""
+
+    methods: Annotated[tuple[str, ...], Rule("a list of at least one method's name", bool)] = ()
+
+
+def _parsed(path: Path) -> dict[str, Any]:
     try:
-        table = tomllib.loads(text(path))
+        return tomllib.loads(text(path))
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "not UTF-8 text"
         raise UserError(f"{path}: expected a readable TOML file, found none ({reason})") from None
     except (ValueError, RecursionError) as problem:  # A number of many digits is a bare ValueError.
         raise UserError(f"{path}: expected TOML, found an error: {' '.join(str(problem).split())}") from None
-    for override in overrides:
-        _merge(table, _parse_override(override))
-    return build(kind, table, str(path))
 
 
 def text(path: Path) -> str:
@@ -81,14 +105,14 @@ def build(kind: type[Config], table: Mapping[str, Any], where: str) -> Config:
     return typing.cast(Config, _section(kind, table, where, ""))
 
 
-def _section(kind: Any, table: Any, where: str, prefix: str) -> Any:
+def _section(kind: Any, table: Any, where: str, prefix: str, others: Sequence[str] = ()) -> Any:
     if not isinstance(table, Mapping):
         raise FieldError(where, prefix.rstrip("."), "a table of fields", table)
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in table:
         if name not in fields:
-            raise FieldError(where, prefix + name, _nearest(name, list(fields)), "an unknown field")
+            raise FieldError(where, prefix + name, nearest(name, [*fields, *others]), "an unknown field")
     values = {}
     for name, field in fields.items():
         if name in table:
@@ -148,7 +172,8 @@ def _words(hint: Any) -> str:
     return WORDS[kind]
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: list[str]) -> str:
+    """Return the known name most like this one, or all of them, as words for an error."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"{close[0]!r}" if close else "one of " + ", ".join(known)
 
@@ -165,6 +190,19 @@ def _parse_override(text: str) -> dict[str, Any]:
         return tomllib.loads(f'{name.strip()} = "{value.strip()}"')
     except (ValueError, RecursionError):
         raise UserError(f"--set {text}: expected field=value in TOML, found something else") from None
+
+
+def _make_way(kind: Any, table: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Remove from a file's table what a change takes the place of: the other of a section's `rivals`."""
+    rivals: tuple[str, ...] = getattr(kind, "rivals", ())
+    if any(name in changes for name in rivals):
+        for name in rivals:
+            table.pop(name, None)
+    for field in dataclasses.fields(kind):
+        inner, change = table.get(field.name), changes.get(field.name)
+        hint = typing.get_type_hints(kind)[field.name]
+        if dataclasses.is_dataclass(hint) and isinstance(inner, dict) and isinstance(change, Mapping):
+            _make_way(hint, inner, change)
 
 
 def _merge(table: dict[str, Any], changes: Mapping[str, Any]) -> None:

@@ -96,6 +96,10 @@ def prepare(experiment: Experiment, settings: Any, data: Path | None) -> Problem
         raise UserError(
             f"--distributed: expected an experiment that deals out its data, found {experiment.name}"
         )
+    if settings.budget.patience is not None:
+        raise UserError(
+            "--distributed: expected no budget.patience, found one: validation cases are not dealt out"
+        )
     problem = experiment.share(settings, data, Share(jax.process_index(), jax.process_count()))
     train, test = (problem.data[part][0] for part in ("train", "test"))
     if train % jax.device_count():

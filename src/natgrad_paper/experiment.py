@@ -1,9 +1,9 @@
 """What an experiment is made of: a problem, the methods that compete on it, and when they stop."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from jax import Array
@@ -30,6 +30,10 @@ class Optimizer(Protocol):
         """From (params, state, batch, …) to the parameters and state after the step, and what happened."""
 
 
+HELD_OUT = 10
+"""One training case in so many, the last ones, is held out where a problem has no cases for validation."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is trained, on what, and how it is judged."""
@@ -39,7 +43,7 @@ class Problem:
     init: Callable[[int], Tree]
     """Initial parameters from a seed: the same for every method."""
     errors: Errors
-    """Each case's errors, from (params, inputs, targets); the log holds their means."""
+    """Each case's errors, from (params, inputs, targets); the log holds their means. Patience watches the first."""
     train: tuple[np.ndarray, np.ndarray]
     """Training inputs and targets."""
     test: tuple[np.ndarray, np.ndarray] | None
@@ -58,6 +62,21 @@ class Problem:
     """
     sights: dict[str, np.ndarray] | None = None
     """What the data look like, by the name of the stage: bytes, (lines, columns, height, width); for the report."""
+
+    def validated(self) -> "Problem":
+        """Return the problem with validation cases: its own, or else its last training cases, which it then lacks."""
+        if self.valid is not None:
+            return self
+        inputs, targets = self.train
+        kept = left(len(inputs))
+        train, valid = (inputs[:kept], targets[:kept]), (inputs[kept:], targets[kept:])
+        shapes = {"train": list(train[0].shape), "valid": list(valid[0].shape)}
+        return replace(self, train=train, valid=valid, data={**self.data, **shapes})
+
+
+def left(cases: int) -> int:
+    """Return how many training cases are left where some are held out."""
+    return cases - max(1, cases // HELD_OUT)
 
 
 @dataclass(frozen=True)
@@ -93,12 +112,18 @@ class Method:
 class Budget:
     """When training ends and when it is looked at: a limit, and evaluations at a geometric grid up to it."""
 
+    rivals: ClassVar = ("seconds", "iterations")
+    """Fields of which there is one: given on the command line, it takes the place of the preset's."""
     seconds: Positive | None = None
     """Training seconds: compilation and evaluation do not count."""
     iterations: Count | None = None
     evaluations: Size = 40
     first: Positive = 1.0
     """Where the grid starts, in the unit of the limit."""
+    step_seconds: Positive | None = None
+    """What an iteration takes on two cores, for the command to announce; changes nothing."""
+    patience: Count | None = None
+    """Evaluations in a row without a lower validation error that end a training early; where not set, none do."""
 
     def __post_init__(self) -> None:
         if (self.seconds is None) == (self.iterations is None):
@@ -142,7 +167,8 @@ class Study(Protocol):
 class Experiment:
     """One figure of the paper: everything the command needs to list it and run it.
 
-    Its presets are the files `<name>.<preset>.toml` beside its module.
+    Its presets are the files `<name>.<preset>.toml` beside its module. Without any, it has one, `small`: the defaults
+    of its config.
     """
 
     name: str
@@ -154,7 +180,7 @@ class Experiment:
     prepare: Callable[[Any, Path | None], Any]
     """From a config and the user's data file, if any, to the `Problem`; of a study, to whatever has `data`."""
     first_look: tuple[str, ...]
-    """The methods that run unless others are named."""
+    """The methods that run where neither the command nor the preset names any."""
     view: View = RECONSTRUCTION
     """What the report shows."""
     share: Callable[[Any, Path | None, Share], Problem] | None = None
@@ -170,8 +196,8 @@ class Experiment:
     home: Path = field(default=Path())
     """The directory with the presets."""
 
-    def presets(self) -> dict[str, Path]:
-        """Return the preset files by name, in order of size where the names are the usual ones."""
+    def presets(self) -> dict[str, Path | None]:
+        """Return the preset files by name, in order of size where the names are the usual ones; None is no file."""
         found = {path.name.split(".")[1]: path for path in self.home.glob(f"{self.name}.*.toml")}
         usual = [name for name in ("smoke", "small", "medium", "paper") if name in found]
-        return {name: found[name] for name in usual + sorted(set(found) - set(usual))}
+        return {name: found[name] for name in usual + sorted(set(found) - set(usual))} or {"small": None}

@@ -23,7 +23,9 @@ FORMAT = 1
 LONGEST = 1 << 28
 """Bytes that a log may have, unpacked."""
 FINISHED = "finished"
-"""The reason of an end that used up its budget; any other is an end before its time."""
+"""The reason of an end that used up its budget."""
+EARLY = "stopped early"
+"""How the reason of an end begins that the run's own patience decided; any other is an end before its time."""
 FIELDS: dict[str, dict[str, type]] = {
     "header": {
         "experiment": str, "preset": str, "seed": int, "config": dict, "versions": dict, "cores": int, "platform": str,
@@ -146,6 +148,11 @@ class RunLog:
     """Pictures of cases and their reconstructions, if the run left any."""
     sights: tuple[dict[str, Any], ...] = ()
     """What the data look like, a record a stage; in one log of a run."""
+
+
+def done(end: str | None) -> bool:
+    """Whether a training with this end came to it as it should: nothing is left to do."""
+    return end is not None and (end == FINISHED or end.startswith(EARLY))
 
 
 def read(path: Path) -> RunLog:

@@ -43,16 +43,29 @@ class Request:
 def asked(
     experiment: Experiment,
     preset: str,
-    path: Path,
+    path: Path | None,
     changes: Sequence[str],
     methods: tuple[str, ...],
     seeds: tuple[int, ...],
     data: Path | None,
 ) -> Request:
-    """Return a new request, from a preset's file and changes to it; no methods are those of a first look."""
-    settings: Any = config.load(experiment.config, path, changes)
+    """Return a new request, from a preset's file and changes to it; no methods are the preset's own."""
+    settings, usual = standard(experiment, path, changes)
     file = "" if data is None else str(data.absolute())
-    return Request(experiment.name, preset, methods or experiment.first_look, seeds, file, table(settings))
+    return Request(experiment.name, preset, methods or usual, seeds, file, table(settings))
+
+
+def standard(
+    experiment: Experiment, path: Path | None, changes: Sequence[str] = ()
+) -> tuple[Any, tuple[str, ...]]:
+    """Return a preset's settings and the methods that run unless others are named: its own, or a first look's."""
+    settings: Any
+    settings, methods = config.read(experiment.config, path, changes)
+    known = [method.name for method in experiment.methods]
+    for name in methods:
+        if name not in known:
+            raise FieldError(str(path), "methods", config.nearest(name, known), repr(name))
+    return settings, tuple(dict.fromkeys(methods)) or experiment.first_look
 
 
 def settings(experiment: Experiment, request: Request, where: Path) -> Any:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from natgrad_paper.drawing import INK, SOFT, STYLE, Group, blank, color, dress, grouped, save
 from natgrad_paper.errors import UserError
-from natgrad_paper.log import FINISHED, RunLog
+from natgrad_paper.log import RunLog, done
 from natgrad_paper.measures import AXES, RECONSTRUCTION, Panel, View
 from natgrad_paper.series import Line, Runs, by_method
 
@@ -148,7 +148,7 @@ def small_print(logs: list[RunLog], groups: Sequence[Group] = ()) -> str:
     """Return what a reader needs to judge and repeat the figure: data, preset, seeds, versions, machine."""
     header = logs[0].header
     presets = sorted({log.header["preset"] for log in logs})
-    cut = sum(log.end != FINISHED for log in logs)
+    cut = sum(not done(log.end) for log in logs)
     damping = header["config"].get("damping", {})
     dashes = [f"{group.drawn}: {group.title.lower()}" for group in groups]
     lines = [

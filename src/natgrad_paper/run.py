@@ -25,13 +25,15 @@ from natgrad_paper.checkpoint import Checkpoint, Checkpoints, digest
 from natgrad_paper.distributed import ALONE, Alone, Together
 from natgrad_paper.errors import UserError
 from natgrad_paper.experiment import Experiment, Method, Problem, Tree
-from natgrad_paper.log import FINISHED, Silent, Writer, read
+from natgrad_paper.log import Silent, Writer, done, read
 from natgrad_paper.progress import Display
 from natgrad_paper.stop import Stop, Stopped
 from natgrad_paper.train import Trainer, kept
 
 SAMPLES = 12
 """Cases whose pictures are kept."""
+YOUNG = ("patience", "step_seconds")
+"""Settings that are younger than some runs: a header has them only where they are set, so that old checkpoints fit."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,11 @@ def run(
                 display.start(method.label, seed)
                 if method.name not in trainers:
                     trainers[method.name] = Trainer(problem, method, plan.config, plan.place)
-                head = header(plan, method, seed, problem)
+                head = header(plan, method, seed, trainers[method.name].problem)
                 first = (method, seed) == (plan.methods[0], plan.seeds[0])
                 training = Training(trainers[method.name], seed, path, head, display, stop, first)
                 ended = training.run(resume, plan.checkpoint_seconds)
-                if ended != FINISHED:
+                if not done(ended):
                     failures.append(f"{method.label}, seed {seed}: {ended}")
     return failures
 
@@ -139,7 +141,7 @@ class Training:
                 asked = _agreed(place, self.stop.asked)
                 due = event.ended or asked or place.most(time.monotonic() - saved) > every
                 new = found is None or event.steps  # A checkpoint is not replaced by its own copy.
-                if due and new and event.ended != FINISHED:
+                if due and new and not done(event.ended):
                     checkpoint = Checkpoint(event.position, log.mark, event.trained)
                     place.save(
                         partial(self.checkpoints.save, checkpoint), partial(self.checkpoints.join, checkpoint)
@@ -151,7 +153,7 @@ class Training:
                     log.write({"record": "end", "reason": event.ended})
                 elif asked:
                     raise Stopped(asked, self.path.parents[1])
-        if event.ended == FINISHED and place.leads:
+        if done(event.ended) and place.leads:
             self.checkpoints.discard()
         return event.ended or ""
 
@@ -209,9 +211,9 @@ def _agreed(place: Alone | Together, asked: signal.Signals | None) -> signal.Sig
 
 
 def _finished(path: Path, display: Display) -> bool:
-    """Whether a log says that its training used up its budget; one that cannot be read says nothing."""
+    """Whether a log says that its training is done; one that cannot be read says nothing."""
     try:
-        return path.exists() and read(path).end == FINISHED
+        return path.exists() and done(read(path).end)
     except UserError as problem:
         display.tell(str(problem))
         return False
@@ -238,11 +240,6 @@ def prepare_directory(directory: Path, overwrite: bool) -> None:
         ) from None
 
 
-def cost(config: Any, trainings: int) -> float | None:
-    """Return the training seconds of a run whose budget is in seconds."""
-    return None if config.budget.seconds is None else config.budget.seconds * trainings
-
-
 def cores() -> int:
     """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -257,7 +254,7 @@ def header(plan: Plan, method: Any, seed: int, problem: Any) -> dict[str, Any]:
         "method": {"name": method.name, "label": method.label, "color": method.color, "order": order},
         "seed": seed,
         "data": problem.data,
-        "config": dataclasses.asdict(plan.config),
+        "config": dataclasses.asdict(plan.config, dict_factory=_stated),
         "versions": {
             "natgrad": natgrad.__version__,
             "jax": jax.__version__,
@@ -271,3 +268,8 @@ def header(plan: Plan, method: Any, seed: int, problem: Any) -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()} {jax.default_backend()}",
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _stated(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a section's fields as a table."""
+    return {name: value for name, value in fields if value is not None or name not in YOUNG}

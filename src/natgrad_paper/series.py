@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from natgrad_paper.log import FINISHED, RunLog
+from natgrad_paper.log import EARLY, RunLog, done
 from natgrad_paper.measures import Measure, Panel
 
 
@@ -74,13 +74,14 @@ def points(log: RunLog, axis: str, measure: Measure) -> tuple[np.ndarray, np.nda
 
 
 def gave_up(log: RunLog) -> bool:
-    """Whether the method itself could not go on; its error then stays what it was."""
-    return "nonfinite" in (log.end or "")
+    """Whether the training itself went no further, unable to or out of patience; its error then stays what it was."""
+    end = log.end or ""
+    return "nonfinite" in end or end.startswith(EARLY)
 
 
 def complete(log: RunLog) -> bool:
-    """Whether the run came to its own end: of its budget, or because the method could not go on."""
-    return bool(log.evaluations) and (log.end == FINISHED or gave_up(log))
+    """Whether the run came to its own end: of its budget, or because it went no further."""
+    return bool(log.evaluations) and (done(log.end) or gave_up(log))
 
 
 def reach(log: RunLog, axis: str) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 import natgrad as ng
 from natgrad_paper.distributed import ALONE, Alone, Together
+from natgrad_paper.early import Patience
 from natgrad_paper.experiment import Budget, Method, Problem, Tree
 from natgrad_paper.log import FINISHED
 
@@ -36,6 +37,10 @@ class Position:
     training_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     compile_seconds: float = 0.0
+    lowest: float | None = None
+    """The lowest validation error so far, where it decides when training ends."""
+    waited: int = 0
+    """Evaluations since then."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Event:
     steps: tuple[dict[str, Any], ...]
     """The steps of this call, in the optimizer's own words."""
     errors: dict[str, float] | None
-    """Mean errors over the whole training set (and the test set, as `test_…`), at the evaluations."""
+    """Mean errors over all training cases, test cases (`test_…`) and, if needed, validation cases (`valid_…`)."""
     ended: str | None
     """Why this is the last event, if it is."""
     trained: tuple[Tree, Tree]
@@ -62,7 +67,8 @@ class Event:
     def evaluation(self) -> dict[str, Any]:
         """Return the evaluation as a line of the log."""
         where = asdict(self.position)
-        del where["in_a_row"]
+        for name in ("in_a_row", "lowest", "waited"):
+            del where[name]
         return {"record": "evaluation", **where, **(self.errors or {}), **self.step}
 
     def thinned_steps(self) -> list[dict[str, Any]]:
@@ -81,9 +87,10 @@ class Trainer:
     def __init__(
         self, problem: Problem, method: Method, config: Any, place: Alone | Together = ALONE
     ) -> None:
-        self.problem = problem
-        self.method = method
         self.budget: Budget = config.budget
+        patient = self.budget.patience is not None
+        self.problem = problem = problem.validated() if patient else problem
+        self.method = method
         self.chunk: int = config.evaluation_chunk
         self.optimizer = method.optimizer(problem, config)
         self.batches = method.batches(config)
@@ -94,7 +101,7 @@ class Trainer:
         self.test = None if problem.test is None else jax.device_put(problem.test)
         self.pool = jax.device_put(problem.pool)
         self.gauge = problem.gauge if self.steps == 1 else None
-        self.valid = jax.device_put(problem.valid) if self.gauge else None
+        self.valid = jax.device_put(problem.valid) if self.gauge or patient else None
         self._compiled: Compiled | None = None
         self._loops: dict[tuple[tuple[int, ...], ...], Callable[..., Any]] = {}
 
@@ -113,16 +120,18 @@ class Trainer:
         data = (*self.train, self.pool)
         training, evaluating = Stopwatch(at.training_seconds), Stopwatch(at.evaluation_seconds)
         iteration, refused, in_a_row = at.iteration, at.refused, at.in_a_row
+        patience = Patience(self.budget.patience, at.lowest, at.waited)
         errors, ended = None, None
         steps: tuple[dict[str, Any], ...] = ()
         if resume is None:
             with evaluating:
                 errors = self._errors(compiled, kept(params, state))
+            patience = patience.after(errors)
         mark = self._next_mark(iteration, training.seconds)
         while True:
             spent = self.budget.spent(iteration, training.seconds)
             clocks = (training.seconds, evaluating.seconds, compiling.seconds)
-            position = Position(iteration, refused, in_a_row, *clocks)
+            position = Position(iteration, refused, in_a_row, *clocks, patience.lowest, patience.waited)
             yield Event(position, min(1.0, spent / self.budget.limit), steps, errors, ended, (params, state))
             if ended:
                 return
@@ -154,6 +163,8 @@ class Trainer:
             if ended or spent >= mark:
                 with evaluating:
                     errors = self._errors(compiled, kept(params, state))
+                patience = patience.after(errors)
+                ended = ended or patience.ended
                 mark = self._next_mark(iteration, training.seconds)
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
@@ -178,6 +189,9 @@ class Trainer:
             self._compiled = Compiled(
                 evaluate.lower(self.place.local(params), self.own).compile(),
                 None if self.test is None else evaluate.lower(self.place.local(params), self.test).compile(),
+                None
+                if self.budget.patience is None
+                else evaluate.lower(self.place.local(params), self.valid).compile(),
                 None
                 if self.gauge is None
                 else jax.jit(self._gauge).lower(params, params, data, self.valid, drawn).compile(),
@@ -252,6 +266,7 @@ class Trainer:
         for prefix, evaluate, part in (
             ("", compiled.on_train, self.own),
             ("test_", compiled.on_test, self.test),
+            ("valid_", compiled.on_valid, self.valid),
         ):
             if evaluate is not None:
                 cases = jax.device_get(evaluate(self.place.local(params), part))
@@ -265,6 +280,7 @@ class Compiled:
 
     on_train: Callable[..., Any]
     on_test: Callable[..., Any] | None
+    on_valid: Callable[..., Any] | None
     gauge: Callable[..., Any] | None
 
 

@@ -14,9 +14,6 @@ from natgrad_paper.errors import UserError
 from natgrad_paper.experiment import Experiment, Method, Problem
 from natgrad_paper.train import Event, Trainer
 
-HELD_OUT = 10
-"""One case in so many, the last of the training set, is held out."""
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -53,17 +50,13 @@ def held_out(problem: Problem) -> Problem:
 
     Its own test set is not touched, and what only a report needs is left out.
     """
-    problem = replace(problem, pictures=None, gauge=None)
-    if problem.valid is not None:
-        return replace(problem, test=problem.valid)
-    inputs, targets = problem.train
-    kept = len(inputs) - max(1, len(inputs) // HELD_OUT)
-    return replace(problem, train=(inputs[:kept], targets[:kept]), test=(inputs[kept:], targets[kept:]))
+    problem = problem.validated()
+    return replace(problem, test=problem.valid, pictures=None, gauge=None)
 
 
 def tune(
     experiment: Experiment,
-    preset: Path,
+    preset: Path | None,
     method: Method,
     base: Sequence[str],
     grids: Sequence[str],

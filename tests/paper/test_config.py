@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from natgrad_paper import config, experiments
+from natgrad_paper import config, experiments, plan
 from natgrad_paper.errors import FieldError, UserError
 
 CURVES = experiments.load("curves")
@@ -19,7 +19,8 @@ def table():
 def test_every_preset_of_every_experiment_is_valid():
     for name in experiments.names():
         experiment = experiments.load(name)
-        assert {"smoke", "small", "paper"} <= experiment.presets().keys()
+        if any(experiment.presets().values()):  # or its numbers have defaults
+            assert {"smoke", "small", "paper"} <= experiment.presets().keys()
         for path in experiment.presets().values():
             settings = config.load(experiment.config, path)
             # A log's config is enough to run it again.
@@ -60,6 +61,7 @@ MISTAKES = [
     (("model", "encoder"), 784, "model.encoder: expected a list of at least two whole numbers"),
     (("budget", "seconds"), 5.0, "budget.seconds: expected a limit in seconds or in iterations, found both"),
     (("budget", "first"), 99, "budget.first: expected at most the limit, 12, found 99"),
+    (("budget", "patience"), 0, "budget.patience: expected a whole number, at least 1, found 0"),
     (("evaluation_chunk",), [1], "evaluation_chunk: expected a whole number from 1 to 100000, found [1]"),
 ]
 
@@ -114,6 +116,56 @@ def test_overrides_change_single_fields():
     )
     assert (settings.solver.name, settings.sgd.rate, settings.data.train) == ("minres-qlp", 0.5, 150)
     assert settings.solver.rtol == 1e-4
+
+
+def test_a_preset_can_name_its_methods(tmp_path):
+    for name in experiments.names():
+        experiment = experiments.load(name)
+        for path in experiment.presets().values():
+            plan.standard(experiment, path)  # Every name is known.
+    medium, smoke = CURVES.presets()["medium"], CURVES.presets()["smoke"]
+    six = ("sgd", "ngd", "adam", "nesterov", "ncg-kron", "ksd")
+    asked = plan.asked(CURVES, "medium", medium, (), (), (0,), None)
+    assert asked.methods == six
+    assert "methods" not in asked.config  # Checkpoints are told apart by the config: it is what it was.
+    assert plan.asked(CURVES, "medium", medium, (), ("hf",), (0,), None).methods == ("hf",)
+    assert plan.asked(CURVES, "smoke", smoke, (), (), (0,), None).methods == CURVES.first_look
+    changed = plan.asked(CURVES, "smoke", smoke, ['methods=["ksd", "sgd", "ksd"]'], (), (0,), None)
+    assert changed.methods == ("ksd", "sgd")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('methods = ["sgd", "ngdl"]', "methods: expected 'ngd-l', found 'ngdl'"),
+        ("methods = []", "methods: expected a list of at least one method's name, found []"),
+        ('methods = "sgd"', "methods: expected a list of at least one method's name, found sgd"),
+        ('method = ["sgd"]', "method: expected 'methods', found an unknown field"),
+    ],
+)
+def test_wrong_methods_of_a_preset_are_one_line(tmp_path, line, words):
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{line}\n{SMOKE.read_text()}")
+    with pytest.raises(FieldError) as caught:
+        plan.standard(CURVES, path)
+    assert str(caught.value) == f"{path}: {words}"
+
+
+def test_a_limit_on_the_command_line_takes_the_place_of_the_presets():
+    for name in ("small", "medium", "paper"):
+        budget = config.load(CURVES.config, CURVES.presets()[name], ["budget.iterations=50"]).budget
+        assert (budget.seconds, budget.iterations, budget.limit) == (None, 50, 50)
+    budget = config.load(CURVES.config, SMOKE, ["budget.seconds=2", "sgd.rate=0.1"]).budget
+    assert (budget.seconds, budget.iterations, budget.evaluations) == (2.0, None, 6)
+    both = ["budget.iterations=50", "budget.seconds=2"]
+    with pytest.raises(UserError, match="expected a limit in seconds or in iterations, found both"):
+        config.load(CURVES.config, SMOKE, both)
+
+
+def test_batches_must_fit_into_what_validation_leaves():
+    assert config.load(CURVES.config, SMOKE, ["sgd.batch=200"]).sgd.batch == 200
+    with pytest.raises(UserError, match=r"at most data\.train without validation = 180, found 200"):
+        config.load(CURVES.config, SMOKE, ["sgd.batch=200", "budget.patience=3"])
 
 
 @pytest.mark.parametrize("override", ["solver.nme=cg", "sgd.rate", "sgd.rate=fast", "=3", "a b=1", 'x="\n'])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from devices import coordinator, environment, finish
 
+from natgrad_paper import config, distributed
 from natgrad_paper.data import curves
 from natgrad_paper.errors import UserError
 from natgrad_paper.experiment import Share
@@ -65,6 +66,13 @@ def test_shares_are_the_whole_and_drawn_alone():
     np.testing.assert_array_equal(np.concatenate([images.test for images, _ in parts]), whole.test)
     assert len({json.dumps(data) for _, data in parts}) == 1
     assert [len(images.train) for images, _ in parts] == [6, 7, 7]
+
+
+def test_patience_is_refused_together():
+    experiment = load("curves")
+    settings = config.load(experiment.config, experiment.presets()["smoke"], ["budget.patience=3"])
+    with pytest.raises(UserError, match=r"--distributed: expected no budget\.patience"):
+        distributed.prepare(experiment, settings, None)
 
 
 def test_two_processes_train_as_one(tmp_path):

@@ -52,6 +52,11 @@ def test_runs_that_gave_up_keep_their_error_and_cut_ones_do_not_shorten_the_rest
     assert equal_time(runs) == 4.0
     assert runs[1].error_at(4.0, SECONDS) == [pytest.approx(4.0)]
     assert equal_time(series.by_method([gave_up])) == 2.0
+    patient = run_log(errors=(8.0, 4.0), end="stopped early: no lower validation error in 3 evaluations")
+    assert equal_time(series.by_method([patient, run_log("sgd", order=0)])) == equal_time(
+        series.by_method([gave_up, run_log("sgd", order=0)])
+    )
+    assert "did not finish" not in report.small_print([patient])
     assert equal_time(series.by_method([cut])) == 2.0
     assert equal_time(series.by_method([run_log(errors=())])) is None
 

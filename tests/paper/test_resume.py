@@ -118,6 +118,36 @@ def test_a_changed_log_starts_again(whole, problem, undisturbed, tmp_path):
     assert contents(tmp_path) == contents(undisturbed)
 
 
+@pytest.mark.parametrize("iteration", [2, 4])
+def test_an_early_stop_is_the_same_when_resumed_and_is_an_end(experiment, tmp_path, iteration):
+    changes = ("budget.patience=7", "budget.evaluations=24", "sgd.rate=0.01", "sgd.steps_per_call=1")
+    request = plan.asked(experiment, "smoke", experiment.presets()["smoke"], changes, ("sgd",), (0,), None)
+    settings = plan.settings(experiment, request, "smoke")
+    sgd = [method for method in experiment.methods if method.name == "sgd"]
+    early = runner.Plan(experiment, "smoke", settings, sgd, (0,))
+    problem = experiment.prepare(settings, None)
+    assert runner.run(early, problem, tmp_path / "undisturbed", Asks()) == []
+    with pytest.raises(stop.Stopped):
+        runner.run(early, problem, tmp_path / "stopped", Asks("SGD", iteration))
+    assert runner.run(early, problem, tmp_path / "stopped", Asks(), resume=True) == []
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "undisturbed")
+    found = log.read(tmp_path / "stopped" / "logs" / "sgd.0.jsonl")
+    assert found.end == "stopped early: no lower validation error in 7 evaluations"
+    assert found.evaluations[-1]["iteration"] == 7
+    assert found.header["data"]["train"] == [180, 784]
+    again = Asks()
+    assert runner.run(early, problem, tmp_path / "stopped", again, resume=True) == []
+    assert again.told == ["skip SGD 0"]
+
+
+def test_checkpoints_from_before_patience_fit(undisturbed):
+    """They are told by a hash of all settings: one that did not exist then is not in it."""
+    for path in (undisturbed / "logs").iterdir():
+        assert log.read(path).header["config"]["budget"] == {
+            "seconds": None, "iterations": 12, "evaluations": 6, "first": 1.0,
+        }  # fmt: skip
+
+
 SCRIPT = "from natgrad_paper.cli import main; main()"
 
 

@@ -166,6 +166,7 @@ def test_list_and_version():
     assert listed.exit_code == 0
     for words in ("curves", *METHODS, "smoke", "small", "paper"):
         assert words in listed.output
+    assert "6 methods × 1 seed × 5 min = 30 min of training" in " ".join(listed.output.split())  # medium
     assert invoke("--version").output.startswith("natgrad ")
     assert "--preset" in invoke("run", "--help").output
 

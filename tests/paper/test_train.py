@@ -1,6 +1,6 @@
 """The training loop on a problem small enough to check by hand: clocks, grid of evaluations, early end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import pytest
 import natgrad as ng
 from natgrad_paper.batches import Batches, Minibatch, Whole
 from natgrad_paper.experiment import Budget, Method, Problem
+from natgrad_paper.log import done
 from natgrad_paper.train import Trainer
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
@@ -98,3 +99,54 @@ def test_a_method_compiles_once_for_all_seeds():
     trainer = Trainer(problem(np.arange(4.0)), method, Config(Budget(iterations=2)))
     first, second = ([*trainer.run(seed)][-1] for seed in (0, 1))
     assert second.position.compile_seconds < first.position.compile_seconds / 5
+
+
+def patient(patience, valid=None, resume=None):
+    """Return the events of a training towards a validation target, which it passes, and its trainer."""
+    method = Method("count", "Count", "#000000", lambda p, c: Countdown(), lambda c: Batches(Whole()))
+    budget = Budget(iterations=6, evaluations=20, patience=patience)
+    given = None if valid is None else (np.array(valid), np.array(valid))
+    trainer = Trainer(replace(problem(np.arange(8.0)), valid=given), method, Config(budget))
+    return list(trainer.run(0, resume)), trainer
+
+
+def test_training_ends_early_where_validation_gets_no_better():
+    found, _ = patient(2, [2.0])
+    assert [event.errors["valid_squared_error"] for event in found] == [4.0, 1.0, 0.0, 1.0, 4.0]
+    assert found[-1].ended == "stopped early: no lower validation error in 2 evaluations"
+    assert done(found[-1].ended)
+    assert found[-1].position.iteration == 4
+    assert "waited" not in found[-1].evaluation()
+    assert patient(5, [2.0])[0][-1].ended == "finished"
+
+
+def test_patience_that_is_off_costs_and_changes_nothing():
+    found, trainer = patient(None, [2.0])
+    assert found[-1].ended == "finished"
+    assert found[-1].errors.keys() == {"squared_error"}
+    assert trainer.valid is None
+    assert len(trainer.train[0]) == 8
+
+
+def test_patience_holds_out_training_cases_where_there_are_no_others():
+    found, trainer = patient(3)
+    np.testing.assert_array_equal(trainer.train[0], np.arange(7.0))
+    assert trainer.problem.data == {"train": [7], "valid": [1]}
+    assert [event.errors["valid_squared_error"] for event in found][:3] == [49.0, 36.0, 25.0]
+    assert found[-1].ended == "finished"
+
+
+@pytest.mark.parametrize("nothing", [np.nan, np.inf])
+def test_a_validation_error_that_is_not_finite_is_no_progress(nothing):
+    found, _ = patient(3, [nothing])
+    assert found[-1].position.iteration == 2
+    assert found[-1].position.lowest is None
+
+
+@pytest.mark.parametrize("iteration", [1, 3])
+def test_patience_goes_on_where_it_was(iteration):
+    whole, _ = patient(2, [2.0])
+    position = whole[iteration].position
+    rest, _ = patient(2, [2.0], (position, jnp.float64(iteration), jnp.float64(iteration)))
+    assert [event.errors for event in rest[1:]] == [event.errors for event in whole[iteration + 1 :]]
+    assert (rest[-1].ended, rest[-1].position.iteration) == (whole[-1].ended, 4)

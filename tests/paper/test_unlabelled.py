@@ -10,7 +10,7 @@ from test_faces_file import tfd, write
 from test_resume import Asks, contents
 from typer.testing import CliRunner
 
-from natgrad_paper import cache, cli, config, experiments, log, stop, tune
+from natgrad_paper import asking, cache, cli, config, experiments, log, stop, tune
 from natgrad_paper import run as runner
 from natgrad_paper.batches import Minibatch, Others, Unlabelled
 from natgrad_paper.data import faces
@@ -247,6 +247,16 @@ def test_every_preset_is_read_and_the_papers_has_its_constants(experiment):
         assert each.data.train == 2925
     assert (paper.ngd.rate, paper.damping.initial, paper.ngd.maxiter) == (0.2, 5.0, 50)
     assert paper.solver.name == "minres-qlp"
+
+
+def test_every_preset_beyond_smoke_says_how_long_it_takes(experiment):
+    settings = config.load(experiment.config, experiment.presets()["paper"], ["budget.step_seconds=144"])
+    words = "3 methods × 2 seeds × 6000 iterations of 144 s = about 60.0 days of training, an estimate for two cores"
+    assert asking.cost(experiment, settings, 3, 2).startswith(words)
+    for name in ("small", "paper"):
+        settings = config.load(experiment.config, experiment.presets()[name], ["budget.iterations=10"])
+        assert settings.budget.step_seconds is not None
+        assert "10 iterations of" in asking.cost(experiment, settings, 1, 1)
 
 
 def test_a_users_file(tmp_path, users_faces):

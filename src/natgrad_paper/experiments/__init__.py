@@ -5,11 +5,11 @@ of its numbers in `<name>_config.py`, what it claims in `<name>_claims.py`.
 """
 
 import dataclasses
-import difflib
 import importlib
 import pkgutil
 from pathlib import Path
 
+from natgrad_paper.config import nearest
 from natgrad_paper.errors import UserError
 from natgrad_paper.experiment import Experiment
 
@@ -26,9 +26,3 @@ def load(name: str) -> Experiment:
         raise UserError(f"experiment: expected {nearest(name, names())}, found {name!r}")
     module = importlib.import_module(f"{__name__}.{name}")
     return dataclasses.replace(module.EXPERIMENT, home=Path(__path__[0]))
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """Return the known name most like this one, or all of them, as words for an error."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return repr(close[0]) if close else "one of " + ", ".join(known)

@@ -228,12 +228,12 @@ METHODS = (
         "nesterov", "Nesterov momentum", "#BF812D",
         lambda p, c: first_order.nesterov(p, c.nesterov.rate, c.nesterov.momentum),
         lambda c: Batches(Minibatch(c.nesterov.batch)),
-        steps_per_call=lambda c: c.nesterov.steps_per_call, about="minibatches, tuned rate and batch (optax)",
+        steps_per_call=lambda c: c.nesterov.steps_per_call, about="minibatches, rate and batch tuned on Curves (optax)",
     ),
     Method(
         "adam", "Adam", "#E41A1C", lambda p, c: first_order.adam(p, c.adam.rate),
         lambda c: Batches(Minibatch(c.adam.batch)),
-        steps_per_call=lambda c: c.adam.steps_per_call, about="minibatches, tuned rate and batch (optax)",
+        steps_per_call=lambda c: c.adam.steps_per_call, about="minibatches, rate and batch tuned on Curves (optax)",
     ),
     Method(
         "lbfgs", "L-BFGS", "#7F7F7F", lambda p, c: first_order.lbfgs(p, c.lbfgs.memory),

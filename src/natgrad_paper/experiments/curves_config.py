@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from natgrad_paper.config import Count, NonNegative, Positive, Rule, Size, Unfit
 from natgrad_paper.config import Whole as WholeNumber
 from natgrad_paper.data import curves
-from natgrad_paper.experiment import Budget
+from natgrad_paper.experiment import Budget, left
 
 Decay = Annotated[float, Rule("a number from 0 to 1, 1 excluded", lambda m: 0 <= m < 1)]
 
@@ -131,7 +131,7 @@ class Kron:
 
 @dataclass(frozen=True)
 class Nesterov:
-    """Nesterov momentum, tuned over rate and batch."""
+    """Nesterov momentum; rate and batch are tuned on Curves, and nowhere else."""
 
     batch: Count
     rate: Positive
@@ -142,7 +142,7 @@ class Nesterov:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam, tuned over rate and batch."""
+    """Adam; rate and batch are tuned on Curves, and nowhere else."""
 
     batch: Count
     rate: Positive
@@ -184,14 +184,17 @@ class Competition(Natural):
 
     def fits(self, cases: int) -> None:
         """Refuse batches that so many training cases cannot fill."""
+        name = "data.train"
+        if self.budget.patience is not None:
+            cases, name = left(cases), "data.train without validation"
         for section in ("sgd", "kron", "tonga", "nesterov", "adam"):
             if (batch := getattr(self, section).batch) > cases:
-                raise Unfit(f"{section}.batch", f"at most data.train = {cases}", batch)
+                raise Unfit(f"{section}.batch", f"at most {name} = {cases}", batch)
         for section in ("hf", "ksd"):
             if (part := getattr(self, section).part) > cases:
-                raise Unfit(f"{section}.part", f"at most data.train = {cases}", part)
+                raise Unfit(f"{section}.part", f"at most {name} = {cases}", part)
         if self.ngd.batch > cases // 2:  # A method searches on as many cases that the gradient does not see.
-            raise Unfit("ngd.batch", f"at most half of data.train = {cases}", self.ngd.batch)
+            raise Unfit("ngd.batch", f"at most half of {name} = {cases}", self.ngd.batch)
         others = cases - self.ngd.batch
         if self.ngd.metric_batch > others:
             raise Unfit(
