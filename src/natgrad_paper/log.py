@@ -17,7 +17,7 @@ from typing import Any
 
 from natgrad_paper.config import WORDS
 from natgrad_paper.errors import FieldError, UserError, naming
-from natgrad_paper.stop import Stopped
+from natgrad_paper.stop import GivenUp, Stopped
 
 FORMAT = 1
 LONGEST = 1 << 28
@@ -110,8 +110,14 @@ class Writer:
     ) -> None:
         with self._stream, suppress(OSError):  # Of a disk that is full the first refusal tells enough.
             if kind is not None:
-                stopped = issubclass(kind, KeyboardInterrupt | Stopped)
-                self.write({"record": "end", "reason": "interrupted" if stopped else kind.__name__})
+                self.write({"record": "end", "reason": _reason(kind, value)})
+
+
+def _reason(kind: type[BaseException], value: BaseException | None) -> str:
+    """Return in a word or a sentence what an exception means for a run."""
+    if issubclass(kind, KeyboardInterrupt | Stopped):
+        return "interrupted"
+    return str(value) if issubclass(kind, GivenUp) else kind.__name__
 
 
 class Silent:

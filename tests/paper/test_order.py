@@ -22,7 +22,7 @@ from natgrad_paper.order.courses import Drifting, Examples, Mix, Plain, Replaced
 from natgrad_paper.order.journal import Journal
 from natgrad_paper.order.learner import COMPETITORS, Learner
 from natgrad_paper.order.walk import Training, Walker
-from natgrad_paper.stop import Stop
+from natgrad_paper.stop import GivenUp, Stop
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -323,6 +323,64 @@ def test_a_finished_run_is_left_alone(directory, tmp_path):
     assert "finished before" in result.output
     for path in (directory / "logs").iterdir():
         assert (copy / "logs" / path.name).read_bytes() == path.read_bytes()
+
+
+def spoil(patch):
+    """Let trainings see a NaN in every example."""
+    draw = Examples.block
+
+    def spoiled(self, course, number):
+        inputs, labels = draw(self, course, number)
+        return inputs * np.float32("nan"), labels
+
+    patch.setattr(Examples, "block", spoiled)
+
+
+def test_ten_nonfinite_steps_in_a_row_end_the_run(preset, tmp_path, monkeypatch):
+    """With a sentence, an exit code, the log and a checkpoint, each seed for itself."""
+    spoil(monkeypatch)
+    out = tmp_path / "out"
+    # Trainings of 12 updates; resumed with examples as bad as before, there is one more.
+    fresh = ("--preset", preset, "--set", "stream.segments=3", "--seeds", "2")
+    for steps, options in ((10, fresh), (11, ["--resume"])):
+        why = f"SGD, match-2: {steps} steps in a row refused: nonfinite gradient"
+        result = invoke("run", "order", *options, "--out", out)
+        assert result.exit_code == 1, result.output
+        for seed in (0, 1):
+            assert f"natgrad: seed {seed}: {why}\n" in result.output
+            for method in ("sgd", "ngd"):
+                assert log.read(out / "logs" / f"{method}.{seed}.jsonl").end == why
+            kept = {path.name for path in (out / "checkpoints" / f"sgd.{seed}" / "match-2").iterdir()}
+            assert f"{steps:09d}" in kept
+        assert why in (out / "report.html").read_text()
+
+
+def test_what_was_given_up_goes_on_when_examples_are_good_again(walker, monkeypatch):
+    walk, training = walker("ngd"), Training("plain", Plain(), 1.0)
+    with monkeypatch.context() as patch:
+        spoil(patch)
+        assert walk.walk(training).refused == 8  # All there are: not ten in a row.
+        patch.setattr("natgrad_paper.refusals.LIMIT", 5)
+        for steps in (5, 6):
+            with pytest.raises(GivenUp) as reason:
+                walk.walk(training)
+            assert str(reason.value) == f"NGD, plain: {steps} steps in a row refused: nonfinite gradient"
+    arrived, start = walk.walk(training), walk.learner.start(0)[0]
+    assert arrived.refused == 6
+    for after, before in zip(*map(jax.tree.leaves, (arrived.params, start)), strict=True):
+        assert np.isfinite(after).all()
+        assert not np.array_equal(after, before)
+
+
+def test_what_was_given_up_with_its_last_step_is_not_taken_for_an_end(walker, monkeypatch):
+    walk, training = walker("sgd"), Training("plain", Plain(), 1.0)
+    with monkeypatch.context() as patch:
+        spoil(patch)
+        patch.setattr("natgrad_paper.refusals.LIMIT", 8)
+        with pytest.raises(GivenUp):
+            walk.walk(training)
+    with pytest.raises(GivenUp, match="SGD, plain: 8 steps in a row refused: nonfinite gradient"):
+        walk.walk(training)
 
 
 def test_logs_of_other_settings_are_refused(directory, tmp_path):
