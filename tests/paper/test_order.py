@@ -150,7 +150,7 @@ def walker(tiny, source, tmp_path):
         "experiment": "order", "method": {"name": ""}, "config": {}, "data": {"sha256": ""}, "versions": {},
         "cores": 1, "platform": "",
     }  # fmt: skip
-    with Journal(tmp_path / "logs" / "x.jsonl", header, resume=False) as journal:
+    with Journal(tmp_path / "logs" / "x.jsonl", header, False, pytest.fail) as journal:
 
         def make(name):
             competitor = next(each for each in COMPETITORS if each.name == name)
@@ -259,16 +259,11 @@ class StopAfter:
 
 
 def contents(directory):
-    """Return all that the logs say, by name, without clock readings and the order of repetitions."""
-    found = {}
-    for path in sorted((directory / "logs").iterdir()):
-        read = log.read(path)
-        for record in read.evaluations:
-            found[path.name, record["what"], record["name"]] = {
-                name: value for name, value in record.items() if name not in log.TIMES
-            }
-        found[path.name, "end", ""] = read.end
-    return found
+    """Return all lines of all logs, in their order, without clock readings."""
+    return {
+        path.name: [log.without_times(json.loads(line)) for line in path.read_text().splitlines()]
+        for path in (directory / "logs").iterdir()
+    }
 
 
 def resume(directory):
@@ -313,6 +308,23 @@ def test_killed_is_undisturbed(preset, directory, tmp_path, monkeypatch):
         output.write_bytes(output.read_bytes()[:-1])
     resume(killed)
     assert contents(killed) == contents(directory)
+
+
+def test_a_damaged_log_is_gone_on_with_before_the_damage(directory, tmp_path):
+    """Of one method the last line is not JSON though it ends as a line does, of the other one a line before."""
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    for name, place in (("ngd.0.jsonl", -1), ("sgd.0.jsonl", -3)):
+        path = copy / "logs" / name
+        lines = path.read_bytes().splitlines(keepends=True)
+        lines[place] = b'{"record": "evalua\x00\xff\n'
+        path.write_bytes(b"".join(lines))
+    result = invoke("run", "order", "--out", copy, "--resume")
+    assert result.exit_code == 0, result.output
+    told = [line for line in result.output.splitlines() if "done again" in line]
+    assert len(told) == 1
+    assert f"sgd.0.jsonl: line {len(lines) - 2}: expected a JSON record, found" in told[0]
+    assert contents(copy) == contents(directory)
 
 
 def test_a_finished_run_is_left_alone(directory, tmp_path):

@@ -78,8 +78,8 @@ class Study:
                     seats: list[Seat] = []
                     for learner, path in zip(learners, paths, strict=True):
                         head = header(plan, learner.competitor, seed, problem)
-                        journal = stack.enter_context(Journal(path, head, resume))
-                        if not seats and not journal.going_on:
+                        journal = stack.enter_context(Journal(path, head, resume, say))
+                        if not seats and not journal.pictured:
                             journal.writer.write(samples(problem.source, seed))
                         walker = Walker(config, learner, examples, seed, journal, stop, say)
                         seats.append(Seat(walker, _named(say, seed), status.update))
