@@ -1,16 +1,22 @@
 """Figure 2's protocol: against a plain re-implementation, whatever the blocks, however often it is stopped."""
 
+import base64
 import dataclasses
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import order_plain
 import pytest
+import stream_part
 from typer.testing import CliRunner
 
 from natgrad_paper import cache as compiled
@@ -207,6 +213,34 @@ def test_the_stream_does_not_depend_on_batches_blocks_or_memory(tiny, source, co
     for changes in ({"block": 2}, {"batch": 2, "segment": 4}, {"batch": 8, "segment": 1}, {"memory": 1e-6}):
         for a, b in zip(usual, examples(changes), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_the_stream_does_not_depend_on_the_number_of_processes(preset, tiny, tmp_path):
+    """Two real ones that draw every other block, and this one that draws them all: to the bit."""
+    script = Path(stream_part.__file__)
+    surroundings = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    outs = [tmp_path / f"{part}.npz" for part in range(2)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, preset, str(part), "2", out],
+            env=surroundings,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for part, out in enumerate(outs)
+    ]
+    whole = stream_part.blocks(tiny, range(tiny.stream.blocks))
+    for process in processes:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    drawn = [dict(np.load(out)) for out in outs]
+    assert not drawn[0].keys() & drawn[1].keys()
+    assert len(drawn[0]) == len(drawn[1])
+    together = drawn[0] | drawn[1]
+    assert together.keys() == whole.keys()
+    for name, values in whole.items():
+        assert together[name].dtype == values.dtype
+        np.testing.assert_array_equal(together[name], values)
 
 
 def test_only_the_segment_is_replaced_and_by_others_each_time(tiny, source):
@@ -406,6 +440,23 @@ def test_logs_of_other_settings_are_refused(directory, tmp_path):
     result = invoke("run", "order", "--out", copy, "--resume")
     assert result.exit_code == 2
     assert "config: expected that of the run to go on with" in result.output
+
+
+def test_the_pictures_show_what_is_trained_on(tiny, source):
+    def shown(pinched):
+        changed = dataclasses.replace(tiny, stream=dataclasses.replace(tiny.stream, pinched=pinched))
+        record = study.samples(changed, source, 0)
+        stages = np.frombuffer(base64.b64decode(record["stages"]), np.uint8).reshape(record["shape"])
+        # The last stage, made half as wide, is what a training sees.
+        halves = stages[:, -1].reshape(-1, 16, 2, 16, 2).astype(float).sum(axis=(2, 4)).reshape(-1, 256)
+        seen, labels = Examples(changed, source, 0).block(Plain(), 0)
+        np.testing.assert_allclose(seen[0], halves[:4] / 1020, atol=1e-6)
+        assert record["labels"][:4] == labels[0].tolist()
+        return stages
+
+    with_pinch, without = shown(True), shown(False)
+    assert (with_pinch.shape[1], without.shape[1]) == (6, 5)
+    np.testing.assert_array_equal(with_pinch[:, :5], without)
 
 
 def test_presets_are_read():

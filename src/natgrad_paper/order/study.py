@@ -80,7 +80,7 @@ class Study:
                         head = header(plan, learner.competitor, seed, problem)
                         journal = stack.enter_context(Journal(path, head, resume, say))
                         if not seats and not journal.pictured:
-                            journal.writer.write(samples(problem.source, seed))
+                            journal.writer.write(samples(config, problem.source, seed))
                         walker = Walker(config, learner, examples, seed, journal, stop, say)
                         seats.append(Seat(walker, _named(say, seed), status.update))
                     conduct(seats)
@@ -94,11 +94,11 @@ class Study:
         page.show(logs, directory, console)
 
 
-def samples(source: characters.Source, seed: int) -> dict[str, Any]:
+def samples(config: Config, source: characters.Source, seed: int) -> dict[str, Any]:
     """Return the first characters of a seed's stream, at every stage of their making, as a record for its log."""
-    stages, labels = characters.show(
-        source, characters.stream(seed, STREAM), jnp.arange(SHOWN, dtype=jnp.uint32)
-    )
+    indices = jnp.arange(SHOWN, dtype=jnp.uint32)
+    key, pinched = characters.stream(seed, STREAM), config.stream.pinched
+    stages, labels = characters.show(source, key, indices, pinched=pinched)
     return figures.samples(np.asarray(stages), np.asarray(labels).tolist())
 
 
