@@ -81,7 +81,9 @@ class Study:
                         journal = stack.enter_context(Journal(path, head, resume, say))
                         if not seats and not journal.pictured:
                             journal.writer.write(samples(config, problem.source, seed))
-                        walker = Walker(config, learner, examples, seed, journal, stop, say)
+                        walker = Walker(
+                            config, learner, examples, seed, journal, stop, say, plan.checkpoint_seconds
+                        )
                         seats.append(Seat(walker, _named(say, seed), status.update))
                     conduct(seats)
         if not failures:

@@ -55,6 +55,7 @@ class Walker:
     stop: Stop
     tell: Callable[[str], None]
     checkpoint_seconds: float = 60.0
+    """Time between checkpoints of a training."""
 
     def walk(
         self,
