@@ -9,6 +9,7 @@ import json
 import math
 import os
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 from natgrad_paper.config import WORDS
 from natgrad_paper.errors import FieldError, UserError, naming
-from natgrad_paper.stop import Stopped
+from natgrad_paper.stop import GivenUp, Stopped
 
 FORMAT = 1
 LONGEST = 1 << 28
@@ -112,8 +113,14 @@ class Writer:
     ) -> None:
         with self._stream, suppress(OSError):  # Of a disk that is full the first refusal tells enough.
             if kind is not None:
-                stopped = issubclass(kind, KeyboardInterrupt | Stopped)
-                self.write({"record": "end", "reason": "interrupted" if stopped else kind.__name__})
+                self.write({"record": "end", "reason": _reason(kind, value)})
+
+
+def _reason(kind: type[BaseException], value: BaseException | None) -> str:
+    """Return in a word or a sentence what an exception means for a run."""
+    if issubclass(kind, KeyboardInterrupt | Stopped):
+        return "interrupted"
+    return str(value) if issubclass(kind, GivenUp) else kind.__name__
 
 
 class Silent:
@@ -156,19 +163,15 @@ def done(end: str | None) -> bool:
 
 
 def read(path: Path) -> RunLog:
-    """Return the log in a file. A last line cut short is left out; any other damage is an error."""
+    """Return the log in a file. A last line that is no record, cut short, is left out; other damage is an error."""
     lines = _text(path).removesuffix("\n").split("\n")
     records = []
     for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            if number < len(lines):
-                raise FieldError(str(path), f"line {number}", "a JSON record", repr(line)) from None
-            continue
-        if not isinstance(record, dict):
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+        elif number < len(lines):
             raise FieldError(str(path), f"line {number}", "a JSON record", repr(line))
-        records.append(record)
     if not records or records[0].get("record") != "header":
         raise FieldError(str(path), "line 1", "a header record", records[0] if records else "none")
     if records[0].get("format") != FORMAT:
@@ -185,6 +188,28 @@ def read(path: Path) -> RunLog:
         samples[-1] if samples else None,
         tuple(kinds.get("sight", [])),
     )
+
+
+def sound(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield the lines of a log and their records, up to the first that is damaged or cut short."""
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        record = _record(line.decode("utf-8", errors="replace"))
+        if record is None or (record.get("record") == "header") != (number == 1):
+            return
+        try:
+            _check(record, str(path), f"line {number}")
+        except FieldError:
+            return
+        yield line + b"\n", record
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """Return the record in a line, None where there is none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def _check(record: dict[str, Any], where: str, line: str) -> None:
@@ -236,7 +261,12 @@ def read_all(directory: Path) -> list[RunLog]:
 def times_aside(log: RunLog) -> list[dict[str, Any]]:
     """Return the log's records without clock readings: what two runs of the same seed share."""
     records = [log.header, *log.evaluations, *log.steps, {"end": log.end}]
-    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
+    return [without_times(record) for record in records]
+
+
+def without_times(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record as it is written, without clock readings."""
+    return {name: _plain(value) for name, value in record.items() if name not in TIMES}
 
 
 def _plain(value: Any) -> Any:

@@ -133,14 +133,14 @@ class Training:
                     log.write({"record": "sight", "stage": stage, "shape": shape, "images": levels})
             place = self.trainer.place
             for event in self.trainer.run(self.seed, start):
+                new = found is None or event.steps  # What is known from a checkpoint is not written again.
                 for step in event.thinned_steps():
                     log.write(step)
-                if event.errors is not None:
+                if event.errors is not None and new:
                     log.write({**identity, **event.evaluation()})
                 self.display.update(event)
                 asked = _agreed(place, self.stop.asked)
                 due = event.ended or asked or place.most(time.monotonic() - saved) > every
-                new = found is None or event.steps  # A checkpoint is not replaced by its own copy.
                 if due and new and not done(event.ended):
                     checkpoint = Checkpoint(event.position, log.mark, event.trained)
                     place.save(

@@ -47,7 +47,7 @@ def command(logs: list[RunLog], experiment: Experiment | None) -> str:
     words = ["natgrad", "run", header["experiment"], "--preset", preset, "--methods", ",".join(methods)]
     words += ["--seeds", ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")]
     if file := header["data"].get("file"):
-        words += ["--data", str(file)]
+        words += [experiment.option if experiment else "--data", str(file)]
     if experiment and preset in known:
         usual = flat(
             json.loads(json.dumps(dataclasses.asdict(config.load(experiment.config, known[preset]))))

@@ -1,4 +1,4 @@
-"""Stopping a run in good order: Ctrl-C and SIGTERM wait for the end of the current step."""
+"""Ending a run in good order: Ctrl-C and SIGTERM wait for the end of the current step, and so does giving up."""
 
 import signal
 from pathlib import Path
@@ -20,6 +20,10 @@ class Stopped(Exception):
     def exit_code(self) -> int:
         """The code shells use for an end by this signal: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.by
+
+
+class GivenUp(Exception):
+    """A training was given up, for the reason that the message is: its log and its checkpoint are in order."""
 
 
 class Stop:

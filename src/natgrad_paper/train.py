@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import natgrad as ng
+from natgrad_paper import refusals
 from natgrad_paper.distributed import ALONE, Alone, Together
 from natgrad_paper.early import Patience
 from natgrad_paper.experiment import Budget, Method, Problem, Tree
@@ -19,10 +20,7 @@ from natgrad_paper.log import FINISHED
 STEP_FIELDS = ("loss", "new_loss", "rho", "damping", "accepted", "step_size", "grad_norm", "step_norm", "kl")
 """What is kept of an optimizer's `info`, where it has them."""
 SOLVER_FIELDS = ("iterations", "residual")
-NONFINITE = (ng.Outcome.NONFINITE_GRADIENT, ng.Outcome.NONFINITE_METRIC, ng.Outcome.NONFINITE_LOSS)
 RATIO = math.log(1.05)
-REFUSALS = 10
-"""So many steps refused one after another for a NaN or an infinity end a run: nothing will come of it."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,8 @@ class Position:
     """The lowest validation error so far, where it decides when training ends."""
     waited: int = 0
     """Evaluations since then."""
+    given_up: str = ""
+    """Why the training was given up here, if it was."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Event:
     def evaluation(self) -> dict[str, Any]:
         """Return the evaluation as a line of the log."""
         where = asdict(self.position)
-        for name in ("in_a_row", "lowest", "waited"):
+        for name in ("in_a_row", "lowest", "waited", "given_up"):
             del where[name]
         return {"record": "evaluation", **where, **(self.errors or {}), **self.step}
 
@@ -119,20 +119,24 @@ class Trainer:
 
         data = (*self.train, self.pool)
         training, evaluating = Stopwatch(at.training_seconds), Stopwatch(at.evaluation_seconds)
-        iteration, refused, in_a_row = at.iteration, at.refused, at.in_a_row
+        iteration, refused, in_a_row, given_up = at.iteration, at.refused, at.in_a_row, ""
         patience = Patience(self.budget.patience, at.lowest, at.waited)
-        errors, ended = None, None
+        spent = self.budget.spent(iteration, training.seconds)
+        # What was given up with nothing left of its budget stays given up.
+        errors, ended = None, at.given_up if spent >= self.budget.limit else ""
         steps: tuple[dict[str, Any], ...] = ()
-        if resume is None:
+        if resume is None or ended:
             with evaluating:
                 errors = self._errors(compiled, kept(params, state))
+        if resume is None and errors is not None:
             patience = patience.after(errors)
         mark = self._next_mark(iteration, training.seconds)
         while True:
-            spent = self.budget.spent(iteration, training.seconds)
             clocks = (training.seconds, evaluating.seconds, compiling.seconds)
-            position = Position(iteration, refused, in_a_row, *clocks, patience.lowest, patience.waited)
-            yield Event(position, min(1.0, spent / self.budget.limit), steps, errors, ended, (params, state))
+            known = (patience.lowest, patience.waited, given_up)
+            position = Position(iteration, refused, in_a_row, *clocks, *known)
+            fraction = min(1.0, spent / self.budget.limit)
+            yield Event(position, fraction, steps, errors, ended or None, (params, state))
             if ended:
                 return
             gauged = compiled.gauge is not None and on_grid(iteration + 1)
@@ -151,20 +155,16 @@ class Trainer:
                     measured = compiled.gauge(before, params, data, self.valid, drawn)
                     steps = ({**steps[0], **{name: float(value) for name, value in measured.items()}},)
             refused += sum(not step.get("accepted", True) for step in steps)
-            for step in steps:
-                in_a_row = in_a_row + 1 if step.get("outcome") in NONFINITE else 0
+            in_a_row, given_up = refusals.follow(in_a_row, (step.get("outcome") for step in steps))
 
             spent = self.budget.spent(iteration, training.seconds)
-            if spent >= self.budget.limit:
-                ended = FINISHED
-            elif in_a_row >= REFUSALS:
-                ended = f"{in_a_row} steps in a row refused: {ng.Outcome.name_of(steps[-1]['outcome'])}"
+            ended = given_up or (FINISHED if spent >= self.budget.limit else "")
             errors = None
             if ended or spent >= mark:
                 with evaluating:
                     errors = self._errors(compiled, kept(params, state))
                 patience = patience.after(errors)
-                ended = ended or patience.ended
+                ended = ended or patience.ended or ""
                 mark = self._next_mark(iteration, training.seconds)
 
     def start(self, seed: int) -> tuple[Tree, Tree]:

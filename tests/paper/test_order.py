@@ -1,16 +1,22 @@
 """Figure 2's protocol: against a plain re-implementation, whatever the blocks, however often it is stopped."""
 
+import base64
 import dataclasses
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import order_plain
 import pytest
+import stream_part
 from typer.testing import CliRunner
 
 from natgrad_paper import cache as compiled
@@ -22,7 +28,7 @@ from natgrad_paper.order.courses import Drifting, Examples, Mix, Plain, Replaced
 from natgrad_paper.order.journal import Journal
 from natgrad_paper.order.learner import COMPETITORS, Learner
 from natgrad_paper.order.walk import Training, Walker
-from natgrad_paper.stop import Stop
+from natgrad_paper.stop import GivenUp, Stop
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -150,7 +156,7 @@ def walker(tiny, source, tmp_path):
         "experiment": "order", "method": {"name": ""}, "config": {}, "data": {"sha256": ""}, "versions": {},
         "cores": 1, "platform": "",
     }  # fmt: skip
-    with Journal(tmp_path / "logs" / "x.jsonl", header, resume=False) as journal:
+    with Journal(tmp_path / "logs" / "x.jsonl", header, False, pytest.fail) as journal:
 
         def make(name):
             competitor = next(each for each in COMPETITORS if each.name == name)
@@ -209,6 +215,34 @@ def test_the_stream_does_not_depend_on_batches_blocks_or_memory(tiny, source, co
             np.testing.assert_array_equal(a, b)
 
 
+def test_the_stream_does_not_depend_on_the_number_of_processes(preset, tiny, tmp_path):
+    """Two real ones that draw every other block, and this one that draws them all: to the bit."""
+    script = Path(stream_part.__file__)
+    surroundings = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    outs = [tmp_path / f"{part}.npz" for part in range(2)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, preset, str(part), "2", out],
+            env=surroundings,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for part, out in enumerate(outs)
+    ]
+    whole = stream_part.blocks(tiny, range(tiny.stream.blocks))
+    for process in processes:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    drawn = [dict(np.load(out)) for out in outs]
+    assert not drawn[0].keys() & drawn[1].keys()
+    assert len(drawn[0]) == len(drawn[1])
+    together = drawn[0] | drawn[1]
+    assert together.keys() == whole.keys()
+    for name, values in whole.items():
+        assert together[name].dtype == values.dtype
+        np.testing.assert_array_equal(together[name], values)
+
+
 def test_only_the_segment_is_replaced_and_by_others_each_time(tiny, source):
     examples = Examples(tiny, source, 0)
     inside = range(tiny.stream.first_block(2), tiny.stream.first_block(3))
@@ -259,16 +293,11 @@ class StopAfter:
 
 
 def contents(directory):
-    """Return all that the logs say, by name, without clock readings and the order of repetitions."""
-    found = {}
-    for path in sorted((directory / "logs").iterdir()):
-        read = log.read(path)
-        for record in read.evaluations:
-            found[path.name, record["what"], record["name"]] = {
-                name: value for name, value in record.items() if name not in log.TIMES
-            }
-        found[path.name, "end", ""] = read.end
-    return found
+    """Return all lines of all logs, in their order, without clock readings."""
+    return {
+        path.name: [log.without_times(json.loads(line)) for line in path.read_text().splitlines()]
+        for path in (directory / "logs").iterdir()
+    }
 
 
 def resume(directory):
@@ -315,6 +344,23 @@ def test_killed_is_undisturbed(preset, directory, tmp_path, monkeypatch):
     assert contents(killed) == contents(directory)
 
 
+def test_a_damaged_log_is_gone_on_with_before_the_damage(directory, tmp_path):
+    """Of one method the last line is not JSON though it ends as a line does, of the other one a line before."""
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    for name, place in (("ngd.0.jsonl", -1), ("sgd.0.jsonl", -3)):
+        path = copy / "logs" / name
+        lines = path.read_bytes().splitlines(keepends=True)
+        lines[place] = b'{"record": "evalua\x00\xff\n'
+        path.write_bytes(b"".join(lines))
+    result = invoke("run", "order", "--out", copy, "--resume")
+    assert result.exit_code == 0, result.output
+    told = [line for line in result.output.splitlines() if "done again" in line]
+    assert len(told) == 1
+    assert f"sgd.0.jsonl: line {len(lines) - 2}: expected a JSON record, found" in told[0]
+    assert contents(copy) == contents(directory)
+
+
 def test_a_finished_run_is_left_alone(directory, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
@@ -323,6 +369,64 @@ def test_a_finished_run_is_left_alone(directory, tmp_path):
     assert "finished before" in result.output
     for path in (directory / "logs").iterdir():
         assert (copy / "logs" / path.name).read_bytes() == path.read_bytes()
+
+
+def spoil(patch):
+    """Let trainings see a NaN in every example."""
+    draw = Examples.block
+
+    def spoiled(self, course, number):
+        inputs, labels = draw(self, course, number)
+        return inputs * np.float32("nan"), labels
+
+    patch.setattr(Examples, "block", spoiled)
+
+
+def test_ten_nonfinite_steps_in_a_row_end_the_run(preset, tmp_path, monkeypatch):
+    """With a sentence, an exit code, the log and a checkpoint, each seed for itself."""
+    spoil(monkeypatch)
+    out = tmp_path / "out"
+    # Trainings of 12 updates; resumed with examples as bad as before, there is one more.
+    fresh = ("--preset", preset, "--set", "stream.segments=3", "--seeds", "2")
+    for steps, options in ((10, fresh), (11, ["--resume"])):
+        why = f"SGD, match-2: {steps} steps in a row refused: nonfinite gradient"
+        result = invoke("run", "order", *options, "--out", out)
+        assert result.exit_code == 1, result.output
+        for seed in (0, 1):
+            assert f"natgrad: seed {seed}: {why}\n" in result.output
+            for method in ("sgd", "ngd"):
+                assert log.read(out / "logs" / f"{method}.{seed}.jsonl").end == why
+            kept = {path.name for path in (out / "checkpoints" / f"sgd.{seed}" / "match-2").iterdir()}
+            assert f"{steps:09d}" in kept
+        assert why in (out / "report.html").read_text()
+
+
+def test_what_was_given_up_goes_on_when_examples_are_good_again(walker, monkeypatch):
+    walk, training = walker("ngd"), Training("plain", Plain(), 1.0)
+    with monkeypatch.context() as patch:
+        spoil(patch)
+        assert walk.walk(training).refused == 8  # All there are: not ten in a row.
+        patch.setattr("natgrad_paper.refusals.LIMIT", 5)
+        for steps in (5, 6):
+            with pytest.raises(GivenUp) as reason:
+                walk.walk(training)
+            assert str(reason.value) == f"NGD, plain: {steps} steps in a row refused: nonfinite gradient"
+    arrived, start = walk.walk(training), walk.learner.start(0)[0]
+    assert arrived.refused == 6
+    for after, before in zip(*map(jax.tree.leaves, (arrived.params, start)), strict=True):
+        assert np.isfinite(after).all()
+        assert not np.array_equal(after, before)
+
+
+def test_what_was_given_up_with_its_last_step_is_not_taken_for_an_end(walker, monkeypatch):
+    walk, training = walker("sgd"), Training("plain", Plain(), 1.0)
+    with monkeypatch.context() as patch:
+        spoil(patch)
+        patch.setattr("natgrad_paper.refusals.LIMIT", 8)
+        with pytest.raises(GivenUp):
+            walk.walk(training)
+    with pytest.raises(GivenUp, match="SGD, plain: 8 steps in a row refused: nonfinite gradient"):
+        walk.walk(training)
 
 
 def test_logs_of_other_settings_are_refused(directory, tmp_path):
@@ -336,6 +440,23 @@ def test_logs_of_other_settings_are_refused(directory, tmp_path):
     result = invoke("run", "order", "--out", copy, "--resume")
     assert result.exit_code == 2
     assert "config: expected that of the run to go on with" in result.output
+
+
+def test_the_pictures_show_what_is_trained_on(tiny, source):
+    def shown(pinched):
+        changed = dataclasses.replace(tiny, stream=dataclasses.replace(tiny.stream, pinched=pinched))
+        record = study.samples(changed, source, 0)
+        stages = np.frombuffer(base64.b64decode(record["stages"]), np.uint8).reshape(record["shape"])
+        # The last stage, made half as wide, is what a training sees.
+        halves = stages[:, -1].reshape(-1, 16, 2, 16, 2).astype(float).sum(axis=(2, 4)).reshape(-1, 256)
+        seen, labels = Examples(changed, source, 0).block(Plain(), 0)
+        np.testing.assert_allclose(seen[0], halves[:4] / 1020, atol=1e-6)
+        assert record["labels"][:4] == labels[0].tolist()
+        return stages
+
+    with_pinch, without = shown(True), shown(False)
+    assert (with_pinch.shape[1], without.shape[1]) == (6, 5)
+    np.testing.assert_array_equal(with_pinch[:, :5], without)
 
 
 def test_presets_are_read():

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from natgrad_paper import claims, cli, config, experiments
+from natgrad_paper import claims, cli, config, experiments, settings
 from natgrad_paper.claims import Verdict
 from natgrad_paper.errors import FieldError
 from natgrad_paper.log import FINISHED, RunLog, Writer, read, read_all
@@ -213,6 +213,20 @@ def test_the_report_is_a_function_of_the_logs(directory, tmp_path):
     rows = (directory / "results.csv").read_text().splitlines()
     assert rows[0].startswith("method,seed,what,name,kind,segment,factor,iteration,rate,validation_error")
     assert len(rows) == 1 + 6 * (13 + 7 + 6)
+
+
+def test_the_command_names_the_users_characters_as_the_experiment_wants_them(directory):
+    for path in (directory / "logs").glob("*.jsonl"):
+        path.write_text(path.read_text().replace('"handwriting fonts"', '"mine.npz", "file": "mine.npz"'))
+    logs = read_all(directory)
+    words = settings.command(logs, experiments.load("order"))
+    assert words.startswith(
+        "natgrad run order --preset small --methods sgd,ngd --seeds 0,1,2 --source mine.npz"
+    )
+    assert words.count("--source") == 1
+    assert "--data" not in words
+    assert invoke("report", directory).exit_code == 0
+    assert "--source mine.npz" in (directory / "report.html").read_text()
 
 
 def test_the_lines_of_the_figure_are_the_geometric_means(directory):

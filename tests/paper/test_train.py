@@ -34,6 +34,23 @@ class Countdown:
 
 
 @dataclass(frozen=True)
+class Stumbling:
+    """Counts its steps in its state, and refuses those with numbers in a range, from 1."""
+
+    first: int
+    last: int
+
+    def init(self, params):
+        return jnp.zeros((), jnp.int32)
+
+    def step(self, params, state, batch):
+        number = state + 1
+        fine = (number < self.first) | (number > self.last)
+        reason = jnp.where(fine, 0, int(ng.Outcome.NONFINITE_LOSS))
+        return params, number, Info(fine, reason)
+
+
+@dataclass(frozen=True)
 class Config:
     budget: Budget
     evaluation_chunk: int = 3
@@ -51,13 +68,17 @@ def problem(inputs):
     )
 
 
-def events(budget, inputs=None, steps=1, batches=None):
+def trainer(budget, inputs=None, steps=1, batches=None, optimizer=None):
     method = Method(
-        "count", "Count", "#000000", lambda problem, config: Countdown(), lambda config: batches or Batches(Whole()),
-        steps_per_call=lambda config: steps,
+        "count", "Count", "#000000", lambda problem, config: optimizer or Countdown(),
+        lambda config: batches or Batches(Whole()), steps_per_call=lambda config: steps,
     )  # fmt: skip
     inputs = np.arange(8.0) if inputs is None else inputs
-    return list(Trainer(problem(inputs), method, Config(budget)).run(0))
+    return Trainer(problem(inputs), method, Config(budget))
+
+
+def events(budget, **choices):
+    return list(trainer(budget, **choices).run(0))
 
 
 def test_evaluates_the_whole_set_in_ragged_chunks_on_the_grid():
@@ -92,6 +113,47 @@ def test_ten_nonfinite_steps_end_a_run():
     seen = events(Budget(iterations=1000), inputs=np.array([0.0, np.nan]))
     assert seen[-1].ended == "10 steps in a row refused: nonfinite gradient"
     assert (seen[-1].position.iteration, seen[-1].position.refused) == (10, 10)
+
+
+def test_ten_nonfinite_steps_are_no_good_end_even_with_the_budget_spent():
+    seen = events(Budget(iterations=12), inputs=np.array([0.0, np.nan]), steps=4)
+    assert seen[-1].ended == "12 steps in a row refused: nonfinite gradient"
+    assert seen[-1].position.iteration == 12
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "ended", "iteration"),
+    [
+        (
+            2,
+            11,
+            "10 steps in a row refused: nonfinite loss",
+            12,
+        ),  # all within a call, whose last step is good
+        (8, 18, "11 steps in a row refused: nonfinite loss", 24),  # from one call into the next
+        (8, 16, "finished", 36),
+        (3, 11, "finished", 36),
+        (27, 36, "10 steps in a row refused: nonfinite loss", 36),
+        (28, 40, "finished", 36),  # the budget ends before the tenth
+    ],
+)
+def test_steps_in_a_row_are_counted_within_and_across_calls(first, last, ended, iteration):
+    seen = events(Budget(iterations=36), steps=12, optimizer=Stumbling(first, last))
+    assert (seen[-1].ended, seen[-1].position.iteration) == (ended, iteration)
+    assert [event.ended for event in seen[:-1]] == [None] * (len(seen) - 1)
+    assert seen[-1].position.refused == min(last, iteration) - first + 1
+
+
+@pytest.mark.parametrize("last", [11, 12])
+def test_what_was_given_up_goes_on_only_while_there_is_budget(last):
+    """Whether or not the very last step was good."""
+    found = events(Budget(iterations=12), steps=12, optimizer=Stumbling(2, last))[-1]
+    resume = (found.position, *found.trained)
+    (again,) = trainer(Budget(iterations=12), steps=12, optimizer=Stumbling(2, last)).run(0, resume)
+    assert again.ended == found.ended == f"{last - 1} steps in a row refused: nonfinite loss"
+    assert again.steps == ()
+    *_, end = trainer(Budget(iterations=24), steps=12, optimizer=Stumbling(2, last)).run(0, resume)
+    assert (end.ended, end.position.iteration) == ("finished", 24)
 
 
 def test_a_method_compiles_once_for_all_seeds():

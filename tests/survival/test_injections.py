@@ -111,29 +111,55 @@ def test_a_bad_number_in_any_batch_is_refused(method, problem, settings):
     inject(method, problem, settings, 20)
 
 
-def test_ten_in_a_row_end_the_run_with_a_checkpoint_and_a_sentence(monkeypatch, tmp_path, problem):
-    """And when the data are good again, the run goes on from there."""
+@pytest.fixture
+def run(monkeypatch, tmp_path, problem):
+    """Return what runs SGD, four steps a call, on good or on spoiled targets, in the same directory each time."""
+    monkeypatch.setattr(cache, "enable", lambda: None)
 
     def spoiled(settings, path):
         inputs, targets = problem.train
         return replace(problem, train=(inputs, np.full_like(targets, np.nan)))
 
-    monkeypatch.setattr(cache, "enable", lambda: None)
+    def invoke(good, *options):
+        prepare = (lambda *_: problem) if good else spoiled
+        command = ["run", "curves", "--methods", "sgd", "--out", str(tmp_path / "out")]
+        with monkeypatch.context() as patch:
+            patch.setattr(experiments, "load", lambda name: replace(CURVES, prepare=prepare))
+            return CliRunner().invoke(cli.app, [*command, *options])
+
+    return invoke
+
+
+def fresh(iterations):
+    changes = [*CHANGES, f"budget.iterations={iterations}"]
+    return ["--preset", "smoke", *(word for change in changes for word in ("--set", change))]
+
+
+def test_ten_in_a_row_end_the_run_with_a_checkpoint_and_a_sentence(run, tmp_path):
+    """And when the data are good again, the run goes on from there."""
     out = tmp_path / "out"
-    command = ["run", "curves", "--methods", "sgd", "--out", str(out)]
-    options = [*(word for change in CHANGES for word in ("--set", change)), "--set", "budget.iterations=40"]
-    with monkeypatch.context() as patch:
-        patch.setattr(experiments, "load", lambda name: replace(CURVES, prepare=spoiled))
-        result = CliRunner().invoke(cli.app, [*command, "--preset", "smoke", *options])
+    result = run(False, *fresh(40))
     assert result.exit_code == 1, result.output
     assert "natgrad: SGD, seed 0: 12 steps in a row refused: nonfinite gradient\n" in result.output
     assert [path.name for path in (out / "checkpoints" / "sgd.0").iterdir()] == ["000000012"]
     assert log.read(out / "logs" / "sgd.0.jsonl").end == "12 steps in a row refused: nonfinite gradient"
-    with monkeypatch.context() as patch:
-        patch.setattr(experiments, "load", lambda name: replace(CURVES, prepare=lambda *_: problem))
-        result = CliRunner().invoke(cli.app, [*command, "--resume"])
+    result = run(True, "--resume")
     assert result.exit_code == 0, result.output
     found = log.read(out / "logs" / "sgd.0.jsonl")
     assert found.end == "finished"
     assert found.evaluations[-1]["refused"] == 12
     assert found.evaluations[-1]["iteration"] == 40
+
+
+def test_ten_in_a_row_are_no_good_end_where_the_budget_ends_too(run, tmp_path):
+    """With nothing left to go on with, going on says it again and adds nothing."""
+    results, seen = [], []
+    for options in (fresh(12), ["--resume"]):
+        results.append(run(False, *options))
+        found = log.read(tmp_path / "out" / "logs" / "sgd.0.jsonl")
+        assert found.end == "12 steps in a row refused: nonfinite gradient"
+        seen.append((found.evaluations, found.steps))
+    for result in results:
+        assert result.exit_code == 1, result.output
+        assert "natgrad: SGD, seed 0: 12 steps in a row refused: nonfinite gradient\n" in result.output
+    assert seen[0] == seen[1]

@@ -14,6 +14,7 @@ import natgrad as ng
 from natgrad_paper.checkpoint import Checkpoints
 from natgrad_paper.experiment import Budget
 from natgrad_paper.log import Writer
+from natgrad_paper.order.journal import Journal
 from natgrad_paper.run import Plan
 from natgrad_paper.stop import Stop
 
@@ -41,7 +42,7 @@ def saved(tmp_path):
 def test_the_page_and_these_tests_name_the_same_weaknesses():
     named = re.findall(r"^- \*\*(W\d+)\*\*", PAGE.read_text(), flags=re.MULTILINE)
     shown = re.findall(r"^def test_w(\d+)_", Path(__file__).read_text(), flags=re.MULTILINE)
-    assert named == [f"W{number}" for number in shown]
+    assert named == [f"W{number}" for number in dict.fromkeys(shown)]
 
 
 def test_w1_a_nan_of_weight_zero_refuses_the_step():
@@ -151,13 +152,42 @@ def test_w14_a_second_command_removes_what_the_first_is_writing(saved):
     assert not half.exists()
 
 
-def test_w15_a_damaged_log_does_not_fit_its_checkpoint(tmp_path):
+def damaged(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_w15_a_damaged_log_is_not_mended(tmp_path):
     path = tmp_path / "logs" / "ngd.0.jsonl"
     with Writer(path, {"seed": 0}) as log:
         log.write({"record": "step", "iteration": 1})
         mark = log.mark
     assert mark.fits(path)
-    data = bytearray(path.read_bytes())
-    data[5] ^= 1
-    path.write_bytes(bytes(data))
+    damaged(path, 5)
     assert not mark.fits(path)
+
+
+def test_w15_of_order_what_follows_the_damage_is_done_again(tmp_path):
+    path, told = tmp_path / "logs" / "ngd.0.jsonl", []
+    header = {
+        "experiment": "order", "preset": "", "seed": 0, "config": {}, "versions": {}, "cores": 1, "platform": "",
+        "method": {"name": "ngd", "label": "", "color": "", "order": 0}, "data": {"name": "", "sha256": ""},
+    }  # fmt: skip
+    names = ("first", "second", "third")
+    with Journal(path, header, False, told.append) as journal:
+        for name in names:
+            journal.write("training", name)
+    whole = path.read_bytes()
+    damaged(path, whole.index(b'"second"'))
+    with Journal(path, header, True, told.append) as journal:
+        assert [journal.found("training", name) is not None for name in names] == [True, False, False]
+        for name in names[1:]:
+            journal.write("training", name)
+    assert len(told) == 1
+    assert f"{path}: line 3: expected a JSON record, found" in told[0]
+    assert path.read_bytes() == whole
+    damaged(path, 0)
+    with Journal(path, header, True, told.append) as journal:
+        assert journal.found("training", "first") is None
+    assert "line 1: expected" in told[1]

@@ -85,13 +85,13 @@ def draw(
     return sums.reshape(len(pixels), -1).astype(jnp.float32) * jnp.float32(1 / 1020), labels
 
 
-@jax.jit
-def show(source: Source, key: Array, indices: Array) -> tuple[Array, Array]:
-    """Return each example at every stage of its making, uint8 (n, 6, 32, 32), and the labels: for pictures."""
+@partial(jax.jit, static_argnames="pinched")
+def show(source: Source, key: Array, indices: Array, *, pinched: bool = True) -> tuple[Array, Array]:
+    """Return each example at every stage of its making, uint8 (n, 5 or 6, 32, 32), and the labels: for pictures."""
 
     def one(index: Array) -> tuple[Array, Array]:
         image, label, traits = _undeformed(source, key, index, jnp.ones(CLASSES, jnp.int32))
-        return jnp.stack(stages(image, traits)).astype(jnp.uint8), label
+        return jnp.stack(stages(image, traits, pinched)).astype(jnp.uint8), label
 
     return jax.vmap(one)(indices.astype(jnp.uint32))
 

@@ -2,9 +2,10 @@
 
 import hashlib
 import io
-import json
 import os
 import shutil
+from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from natgrad_paper import log
 from natgrad_paper.checkpoint import digest
-from natgrad_paper.errors import UserError
+from natgrad_paper.errors import FieldError, UserError
 from natgrad_paper.log import FINISHED, Writer
 
 
@@ -23,24 +24,27 @@ class Journal:
     of which training. A name that occurs again replaces what was said before.
     """
 
-    def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
+    def __init__(self, path: Path, header: dict[str, Any], resume: bool, tell: Callable[[str], None]) -> None:
+        """Begin a log, or go on with one; `tell` hears of damage to it."""
         self.path = path
         self.header = header
         self._outputs = path.parents[1] / "outputs" / path.stem
         self._done: dict[tuple[str, str], dict[str, Any]] = {}
-        keep = None
-        self.going_on = resume and path.exists()
-        """Whether there was a log to go on with."""
-        self.finished = False
+        going_on = resume and mend(path, tell)
+        self.finished = going_on and finished(path)
         """Whether nothing is missing."""
-        if self.going_on:
-            before = log.read(path)
+        self.pictured = False
+        """Whether it shows what the examples look like."""
+        keep = None
+        if going_on:
+            lines, records = before_end(path)
             for field in ("config", "data"):
-                if digest(before.header.get(field)) != digest(header[field]):
+                if digest(records[0].get(field)) != digest(header[field]):
                     raise UserError(f"{path}: {field}: expected that of the run to go on with, found another")
-            self._done = {(record["what"], record["name"]): record for record in before.evaluations}
-            self.finished = before.end == FINISHED
-            keep = path.stat().st_size if self.finished else good_bytes(path)
+            said = [record for record in records if record.get("record") == "evaluation"]
+            self._done = {(record["what"], record["name"]): record for record in said}
+            self.pictured = any(record.get("record") == "samples" for record in records)
+            keep = path.stat().st_size if self.finished else len(lines)
         self.writer = Writer(path, header, keep)
 
     def __enter__(self) -> "Journal":
@@ -55,8 +59,11 @@ class Journal:
         return self._done.get((what, name))
 
     def write(self, what: str, name: str, **fields: Any) -> dict[str, Any]:
-        """Append a record and return it."""
+        """Append a record and return it; what was said before, but for the clocks, is not said again."""
         record = {"record": "evaluation", "what": what, "name": name, **fields}
+        before = self.found(what, name)
+        if before is not None and log.without_times(before) == log.without_times(record):
+            return before
         self.writer.write(record)
         self._done[what, name] = record
         return record
@@ -94,16 +101,34 @@ class Journal:
             (self._outputs / f"{name}.npy").unlink(missing_ok=True)
 
 
-def good_bytes(path: Path) -> int:
-    """Return how many bytes of a log to go on from: whole lines, up to where it says that it ended."""
-    size = 0
-    for line in path.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n") or json.loads(line).get("record") == "end":
-            break
-        size += len(line)
-    return size
+def mend(path: Path, tell: Callable[[str], None]) -> bool:
+    """Cut a damaged log off before its first damaged line; return whether there is a log to go on with.
+
+    Trainings are done in the order of their lines, and again to the same end: nothing is lost but time.
+    """
+    if not path.exists():
+        return False
+    try:
+        log.read(path)
+    except FieldError as damage:
+        if damage.field == "format":  # Another version's, and in order.
+            raise
+        good = sum(len(line) for line, _ in log.sound(path))
+        tell(f"{damage}: what was done from there on is done again")
+        os.truncate(path, good)
+        return good > 0
+    return True
+
+
+def before_end(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
+    """Return the lines of a log up to where it says that it ended, and their records."""
+    found = list(takewhile(lambda pair: pair[1].get("record") != "end", log.sound(path)))
+    return b"".join(line for line, _ in found), [record for _, record in found]
 
 
 def finished(path: Path) -> bool:
-    """Whether a log says that nothing is missing."""
-    return path.exists() and log.read(path).end == FINISHED
+    """Whether a log says that nothing is missing; one that is damaged says nothing."""
+    try:
+        return path.exists() and log.read(path).end == FINISHED
+    except FieldError:
+        return False

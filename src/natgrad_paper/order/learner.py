@@ -106,7 +106,7 @@ class Learner:
         return params, self.optimizer.init(params)
 
     def advance(self, trained: Trained, inputs: Array, labels: Array, rate: Array) -> tuple[Trained, Array]:
-        """Return what is trained after the updates of a block, and how many steps were refused."""
+        """Return what is trained after the updates of a block, and what became of each, an `ng.Outcome`."""
         return _advance(self.optimizer, trained, inputs, labels, rate)
 
     def compile(self, config: Config) -> None:
@@ -134,10 +134,9 @@ def _advance(
 ) -> tuple[Trained, Array]:
     def one(carry: Trained, batch: tuple[Array, Array]) -> tuple[Trained, Array]:
         params, state, info = optimizer.step(*carry, batch, learning_rate=rate)
-        return (params, state), info.accepted
+        return (params, state), info.reason
 
-    trained, accepted = jax.lax.scan(one, trained, (inputs, labels))
-    return trained, jnp.sum(~accepted)
+    return jax.lax.scan(one, trained, (inputs, labels))
 
 
 @partial(jax.jit, static_argnums=0)

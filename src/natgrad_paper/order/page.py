@@ -51,7 +51,6 @@ def summary(runs: Sequence[Runs]) -> Table:
 
 def html(logs: list[RunLog], runs: Sequence[Runs], judged: Sequence[Judged]) -> str:
     """Return the page."""
-    experiment = experiments.load("order")
     content = join(
         _head(logs, judged),
         _figure(runs),
@@ -81,7 +80,7 @@ def html(logs: list[RunLog], runs: Sequence[Runs], judged: Sequence[Judged]) -> 
         tables.time(runs),
         tables.troubles(logs),
         sections.settings(settings.rows(logs)),
-        sections.command(tables.command(logs, experiment)),
+        sections.command(settings.command(logs, experiments.load("order"))),
     )
     return document(f"{TITLE}: {logs[0].header['data']['name']}", content)
 

@@ -1,8 +1,8 @@
 """Running and reporting figure 2, for the `natgrad` command."""
 
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from natgrad_paper.order.protocol import DRIFTS, Seat, conduct
 from natgrad_paper.order.walk import Walker
 from natgrad_paper.progress import duration
 from natgrad_paper.run import Plan, header
-from natgrad_paper.stop import Stop, Stopped
+from natgrad_paper.stop import GivenUp, Stop, Stopped
 
 SHOWN = 14
 """Characters of which every stage is kept for the report."""
@@ -55,8 +55,9 @@ class Study:
     def run(
         self, plan: Plan, problem: Characters, directory: Path, console: Console, resume: bool
     ) -> list[str]:
-        """Do the protocol for every seed; return a line for each thing that went wrong."""
+        """Do the protocol for every seed; return a line for each seed that was given up."""
         config: Config = plan.config
+        failures: list[str] = []
         learners = [Learner(competitor, config) for competitor in COMPETITORS]
         with console.status("compiling…") as status, Stop() as stop:
 
@@ -73,31 +74,43 @@ class Study:
                 if stop.asked:
                     raise Stopped(stop.asked, directory)
                 examples = Examples(config, problem.source, seed)
-                with ExitStack() as stack:
+                with _noting(failures, seed), ExitStack() as stack:
                     seats: list[Seat] = []
                     for learner, path in zip(learners, paths, strict=True):
                         head = header(plan, learner.competitor, seed, problem)
-                        journal = stack.enter_context(Journal(path, head, resume))
-                        if not seats and not journal.going_on:
-                            journal.writer.write(samples(problem.source, seed))
-                        walker = Walker(config, learner, examples, seed, journal, stop, say)
+                        journal = stack.enter_context(Journal(path, head, resume, say))
+                        if not seats and not journal.pictured:
+                            journal.writer.write(samples(config, problem.source, seed))
+                        walker = Walker(
+                            config, learner, examples, seed, journal, stop, say, plan.checkpoint_seconds
+                        )
                         seats.append(Seat(walker, _named(say, seed), status.update))
                     conduct(seats)
-        for leftover in ("outputs", "checkpoints"):
-            shutil.rmtree(directory / leftover, ignore_errors=True)
-        return []
+        if not failures:
+            for leftover in ("outputs", "checkpoints"):
+                shutil.rmtree(directory / leftover, ignore_errors=True)
+        return failures
 
     def show(self, logs: list[RunLog], directory: Path, console: Console) -> None:
         """Write the report and show its tables."""
         page.show(logs, directory, console)
 
 
-def samples(source: characters.Source, seed: int) -> dict[str, Any]:
+def samples(config: Config, source: characters.Source, seed: int) -> dict[str, Any]:
     """Return the first characters of a seed's stream, at every stage of their making, as a record for its log."""
-    stages, labels = characters.show(
-        source, characters.stream(seed, STREAM), jnp.arange(SHOWN, dtype=jnp.uint32)
-    )
+    indices = jnp.arange(SHOWN, dtype=jnp.uint32)
+    key, pinched = characters.stream(seed, STREAM), config.stream.pinched
+    stages, labels = characters.show(source, key, indices, pinched=pinched)
     return figures.samples(np.asarray(stages), np.asarray(labels).tolist())
+
+
+@contextmanager
+def _noting(failures: list[str], seed: int) -> Iterator[None]:
+    """Note that a seed was given up, for the others to go on."""
+    try:
+        yield
+    except GivenUp as reason:
+        failures.append(f"seed {seed}: {reason}")
 
 
 def _named(say: Callable[[str], None], seed: int) -> Callable[[str], None]:

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from natgrad_paper import sections, settings
-from natgrad_paper.data.glyphs import EMBEDDED
-from natgrad_paper.experiment import Experiment
+from natgrad_paper import sections
 from natgrad_paper.log import FINISHED, RunLog
 from natgrad_paper.markup import Markup, join, table, tag
 from natgrad_paper.order import numbers
@@ -121,9 +119,3 @@ def troubles(logs: Sequence[RunLog]) -> Markup:
         if log.end != FINISHED or numbers.refused(log)
     ]
     return sections.troubles(found, len(logs))
-
-
-def command(logs: list[RunLog], experiment: Experiment) -> str:
-    """Return the command that makes such logs."""
-    words = settings.command(logs, experiment)
-    return words if logs[0].header["data"]["name"] == EMBEDDED else f"{words} --source FILE"

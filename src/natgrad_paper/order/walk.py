@@ -8,14 +8,17 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+import natgrad as ng
+from natgrad_paper import refusals
 from natgrad_paper.checkpoint import Checkpoint, Checkpoints, digest
 from natgrad_paper.experiment import Tree
 from natgrad_paper.order.config import Config
 from natgrad_paper.order.courses import Course, Examples
 from natgrad_paper.order.journal import Journal
 from natgrad_paper.order.learner import Learner, Trained
-from natgrad_paper.stop import Stop, Stopped
+from natgrad_paper.stop import GivenUp, Stop, Stopped
 from natgrad_paper.train import Position, Stopwatch
 
 
@@ -52,6 +55,7 @@ class Walker:
     stop: Stop
     tell: Callable[[str], None]
     checkpoint_seconds: float = 60.0
+    """Time between checkpoints of a training."""
 
     def walk(
         self,
@@ -60,6 +64,9 @@ class Walker:
         look: Callable[[int, Trained], None] = lambda block, trained: None,
     ) -> Arrived:
         """Train to the end of the course.
+
+        A training that meets too many NaN or infinities in a row is given up, with a checkpoint. It goes on from there
+        when it is asked for again, unless that was its end.
 
         Args:
             training: Which one.
@@ -79,18 +86,26 @@ class Walker:
             with clocks[1]:
                 inputs, labels = self.examples.block(training.course, block)
             with clocks[0]:
-                trained, refused = jax.block_until_ready(self.learner.advance(trained, inputs, labels, rate))
+                trained, became = jax.block_until_ready(self.learner.advance(trained, inputs, labels, rate))
+            outcomes = np.asarray(became)
+            in_a_row, given_up = refusals.follow(position.in_a_row, outcomes.tolist())
             position = Position(
                 (block + 1) * stream.block,
-                position.refused + int(refused),
+                position.refused + int((outcomes != ng.Outcome.ACCEPTED).sum()),
+                in_a_row,
                 training_seconds=clocks[0].seconds,
                 evaluation_seconds=clocks[1].seconds,
+                given_up=given_up,
             )
-            if self.stop.asked or time.monotonic() - saved > self.checkpoint_seconds:
+            if given_up or self.stop.asked or time.monotonic() - saved > self.checkpoint_seconds:
                 checkpoints.save(Checkpoint(position, self.journal.writer.mark, trained))
                 saved = time.monotonic()
+            if given_up:
+                break
             if self.stop.asked:
                 raise Stopped(self.stop.asked, self.journal.path.parents[1])
+        if position.given_up:
+            raise GivenUp(f"{self.learner.competitor.label}, {training.name}: {position.given_up}")
         look(stream.blocks, trained)
         return Arrived(trained[0], position.refused, clocks[0].seconds, clocks[1].seconds)
 
