@@ -52,7 +52,7 @@ def test_headers_say_what_a_figure_must(logs):
         header = found.header
         assert header["data"]["name"] == "Curves (regenerated)"
         assert len(header["data"]["sha256"]) == 64
-        assert header["versions"].keys() == {"natgrad", "jax", "jaxlib", "numpy", "python"}
+        assert header["versions"].keys() == {"natgrad", "jax", "jaxlib", "numpy", "optax", "orbax", "python"}
         assert header["config"]["damping"]["reduction"] == "linear"
         assert header["cores"] >= 1
         assert found.end == "finished"
