@@ -32,22 +32,15 @@ def on_eight(tmp_path_factory):
     """What one process with eight devices found: every process costs its start."""
     sizes = [(16, 32, 16, 8), (16, 128, 64, 8)]
     programs = [(8, sizes[0], None, False), (8, sizes[1], None, False), (8, sizes[0], MICROBATCH, False)]
-    cases = [
-        ("ngd", "float64", 20, 8, False),
-        ("ngd", "float64", 20, 8, True),
-        ("fast", "float64", 1, 8, False),
-        ("ngd", "float32", 1, 8, False),
-    ]
+    cases = [("ngd", "float64", 20, 8, True), ("fast", "float64", 1, 8, False)]
     job = {"programs": programs, "cases": cases}
     found = run(8, "sharded.py", job, tmp_path_factory.mktemp("sharded"))
     return found[: len(programs)], found[len(programs) :]
 
 
 def test_eight_devices_give_the_numbers_of_one(on_eight):
-    """Chunks, weights and a short last batch at once; parameters copied to every device, or cut."""
-    copied, cut, fast, single = on_eight[1]
-    assert max(copied, cut, fast) < 1e-6
-    assert single < 1e-4
+    """Chunks, weights and a short last batch at once; parameters cut, or copied to every device."""
+    assert max(on_eight[1]) < 1e-6
 
 
 def test_a_metric_product_sends_the_parameters_once_and_nothing_else_that_grows(on_eight):
