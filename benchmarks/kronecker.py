@@ -16,14 +16,16 @@ from metric_product import autoencoder, images, seconds
 
 import natgrad as ng
 
-BATCH, STEPS, WARM, TRIES, RESIDUAL = 1000, 250, 40, 5, 0.1
+BATCH, WARM, TRIES, RESIDUAL = 1000, 40, 5, 0.1
+ROAD = ((250, 300), (BATCH, 200))
+"""Examples in a batch, and steps with it."""
 
 
-def batches(x: jax.Array, seed: int) -> Any:
+def batches(x: jax.Array, seed: int, size: int = BATCH) -> Any:
     """Yield minibatches."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, size])
     while True:
-        cases = x[rng.choice(len(x), BATCH, replace=False)]
+        cases = x[rng.choice(len(x), size, replace=False)]
         yield cases, cases
 
 
@@ -31,11 +33,13 @@ def trained(x: jax.Array, seed: int) -> tuple[Any, float]:
     """Return parameters some way down the road, and λ there."""
     opt = ng.fast(autoencoder, ng.Bernoulli())
     params = autoencoder.init(seed)
-    state, step, source = opt.init(params), jax.jit(opt.step, donate_argnums=(0, 1)), batches(x, seed)
-    for _ in range(STEPS):
-        params, state, info = step(params, state, next(source))
+    state, step = opt.init(params), jax.jit(opt.step, donate_argnums=(0, 1))
+    for size, steps in ROAD:
+        source = batches(x, seed, size)
+        for _ in range(steps):
+            params, state, info = step(params, state, next(source))
     print(
-        f"seed {seed}: after {STEPS} steps loss {float(info.loss):.3f}, λ {float(state.damping):.1e}",
+        f"seed {seed}: after {int(state.steps)} steps loss {float(info.loss):.3f}, λ {float(state.damping):.1e}",
         flush=True,
     )
     return params, float(state.damping)
@@ -61,7 +65,7 @@ def iterations(kind: Any, params: Any, damping: float, x: jax.Array, seed: int) 
     found, exact = [], solve(2000)
     for _ in range(TRIES):
         _, state, info = exact(params, state, next(source))
-        assert float(info.solver.residual) <= RESIDUAL
+        assert int(info.solver.reason) == ng.Reason.SOLVED
         found.append(int(info.solver.iterations))
     return float(np.mean(found))
 
