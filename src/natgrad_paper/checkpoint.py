@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Set
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,11 @@ MANIFEST, ARRAYS = "manifest.json", "arrays"
 KEPT = 2
 LONGEST = 1 << 26
 """Bytes that a manifest may have."""
-TABLES = {
+TABLES: dict[str, type[Position] | type[Mark] | None] = {
     "identity": None, "surroundings": None, "position": Position, "log": Mark,
     "kinds": None, "arrays": None, "files": None,
 }  # fmt: skip
-"""In a manifest, and of what, where their keys are always the same."""
+"""In a manifest, and of what, where their keys are known: one that is younger than the checkpoint has its default."""
 
 
 class Refused(Exception):
@@ -192,17 +192,23 @@ class Checkpoints:
             raise Refused(f"format: expected {FORMAT}, found {manifest['format']!r}")
         for name, kind in TABLES.items():
             keys = manifest[name].keys() if isinstance(manifest.get(name), dict) else None
-            if keys is None or (kind is not None and keys != {field.name for field in fields(kind)}):
+            if keys is None or (kind is not None and not _fit(keys, kind)):
                 found = "none" if name not in manifest else f"{manifest[name]!r:.60}"
                 raise Refused(f"{MANIFEST}: {name}: expected a table of format {FORMAT}, found {found}")
-        if manifest["position"]["iteration"] != int(path.name):
-            raise Refused(f"iteration: expected {int(path.name)}, found {manifest['position']['iteration']}")
+        if (iteration := manifest["position"].get("iteration")) != int(path.name):
+            raise Refused(f"position: iteration: expected {int(path.name)}, found {iteration}")
         for name, wanted in self.identity.items():
             if manifest["identity"].get(name) != wanted:
                 raise Refused(
                     f"{name}: expected {wanted!r:.60}, found {manifest['identity'].get(name)!r:.60}"
                 )
         return dict(manifest)
+
+
+def _fit(keys: Set[str], kind: type[Position] | type[Mark]) -> bool:
+    """Whether a dataclass can be made of these: all known, and none missing that has no default."""
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    return needed <= keys <= {field.name for field in fields(kind)}
 
 
 def digest(plain: Any) -> str:
