@@ -18,7 +18,7 @@ import numpy as np
 
 import natgrad as ng
 from natgrad_paper import experiments, first_order
-from natgrad_paper.batches import Batches, Growing, Minibatch, Whole
+from natgrad_paper.batches import Batches, Growing, Minibatch, Part, Whole
 from natgrad_paper.config import load
 from natgrad_paper.experiment import Budget, Method, Problem
 from natgrad_paper.models import sparse_init
@@ -166,8 +166,9 @@ def same(**settings: Any) -> dict[str, dict[str, Any]]:
 
 CONTESTANTS = {
     "ncg-kron": Contestant(
-        "natgrad.fast", "#D95F02", natural, lambda s: Batches(Growing(s["first"], s["batch"], 150)),
-        same(first=125, batch=1000, floor=1e-4, average=0.98),
+        "natgrad.fast", "#D95F02", natural,
+        lambda s: Batches(Growing(s["first"], s["batch"], 150), metric=Part(s["metric"])),
+        same(first=125, batch=1000, metric=250, floor=1e-4, average=0.98),
         {"floor": (1e-5, 1e-4, 1e-3), "batch": (500, 1000, 2000)},
     ),
     "hf": Contestant(
@@ -180,8 +181,8 @@ CONTESTANTS = {
     ),
     "nesterov": Contestant(
         "Nesterov", "#BF812D", lambda p, s: first_order.nesterov(p, s["rate"], s["momentum"]),
-        lambda s: Batches(Minibatch(s["batch"])), same(rate=0.016, momentum=0.999, batch=200),
-        {"rate": (0.004, 0.016, 0.064), "batch": (100, 200, 500, 1000)}, steps_per_call=20,
+        lambda s: Batches(Minibatch(s["batch"])), same(rate=0.008, momentum=0.999, batch=100),
+        {"rate": (0.004, 0.008, 0.016, 0.032), "batch": (50, 100, 200, 500)}, steps_per_call=20,
     ),
     "lbfgs": Contestant(
         "L-BFGS", "#7F7F7F", lambda p, s: first_order.lbfgs(p, s["memory"]), lambda s: Batches(Whole()),

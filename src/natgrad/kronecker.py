@@ -73,15 +73,15 @@ class Kronecker(Preconditioner):
     None shares all of the metric's examples out among the groups."""
     decay: float = 0.9
     """Of the averages, each time they are refreshed."""
-    refresh: int = 3
+    refresh: int = 4
     """Steps between refreshes of the averages."""
-    rebase: int = 15
+    rebase: int = 30
     """Steps between eigenbases. Early on both come more often, at every step that is a power of two."""
     limit: int = 2048
     """The longest side with a dense factor; a longer one has a diagonal one."""
     rank: int = 128
     """Eigenvectors kept of a side; to the directions outside them the mean of their eigenvalues has to do."""
-    sketch: int = 16
+    sketch: int = 8
     """Columns that stand for a score's other side in its Gram matrices: (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I, unbiased and many
     times cheaper."""
 

@@ -92,6 +92,17 @@ class Others(FromTraining):
 
 
 @dataclass(frozen=True)
+class Part(FromTraining):
+    """The first `size` of the cases that the gradient sees: a metric needs fewer than a gradient does."""
+
+    size: int
+
+    def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
+        """Return some of those taken; all of them where there are no more."""
+        return (np.arange(cases) if taken is None else taken)[: self.size]
+
+
+@dataclass(frozen=True)
 class Unlabelled:
     """`size` inputs from the pool of those without labels: for the metric, which needs none."""
 

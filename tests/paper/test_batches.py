@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Unlabelled, Whole
+from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Part, Unlabelled, Whole
 
 
 def test_each_case_once_an_epoch_in_an_order_of_its_own():
@@ -42,6 +42,15 @@ def test_other_cases_are_others():
         assert not set(drawn["gradient"][step]) & set(drawn["metric"][step])
         assert len(set(drawn["metric"][step])) == 12
     assert not np.array_equal(drawn["metric"], drawn["search"])
+
+
+def test_a_part_is_of_the_gradients_own_cases():
+    drawn = Batches(Growing(3, 20, 2), Part(5)).draw(30, 0, 6, 2)
+    assert drawn["metric"].shape == (2, 5)
+    np.testing.assert_array_equal(drawn["metric"], drawn["gradient"][:, :5])
+    few = Batches(Minibatch(3), Part(5)).draw(30, 0, 0, 2)
+    np.testing.assert_array_equal(few["metric"], few["gradient"])
+    np.testing.assert_array_equal(Batches(Whole(), Part(5)).draw(30, 0, 0, 1)["metric"][0], range(5))
 
 
 def test_unlabelled_inputs_come_from_the_pool_alone():

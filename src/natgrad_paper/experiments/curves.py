@@ -16,7 +16,7 @@ from jax import Array
 import natgrad as ng
 from natgrad.solve import CG, MinresQLP
 from natgrad_paper import first_order
-from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Whole
+from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Part, Whole
 from natgrad_paper.data import curves, curves_file
 from natgrad_paper.data.images import Images
 from natgrad_paper.experiment import Experiment, Method, Problem, Share
@@ -174,7 +174,7 @@ METHODS = (
     ),
     Method(
         "ncg-kron", "NCG-Q, Kronecker", "#D95F02", ncg_kronecker,
-        lambda c: Batches(Growing(c.kron.first, c.kron.batch, c.kron.double)),
+        lambda c: Batches(Growing(c.kron.first, c.kron.batch, c.kron.double), metric=Part(c.kron.metric)),
         about="growing minibatches, Kronecker preconditioner, coefficients from the quadratic model",
     ),
     Method(
