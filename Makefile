@@ -1,4 +1,4 @@
-# Every chore is one command. Each makes its own virtual environment in .venv; nothing global is touched.
+# Every chore is one command. Each makes its own virtual environment in .venv; nothing is installed outside it.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready

@@ -81,7 +81,7 @@ def overhead(params: Any, x: jax.Array) -> None:
         step = jax.jit(opt.step, donate_argnums=(0, 1))
 
         def run() -> Any:
-            # Thirty steps: two eigenbases, ten refreshes.
+            # Thirty steps: one eigenbasis, eight refreshes.
             p, s = jax.tree.map(jnp.array, (params, state))
             for _ in range(30):
                 p, s, _ = step(p, s, batch)

@@ -142,7 +142,7 @@ def figure(out: Path, course: str, curves: Runs) -> None:
 
 
 def tune(course: str, who: str, python: str, options: Any) -> None:
-    """Try the contestant's grid, two at a time in turns, and print the errors, best first."""
+    """Try the contestant's grid, one setting after another, and print the errors, best first."""
     contestant = CONTESTANTS[who]
     points = [
         dict(zip(contestant.grid, values, strict=True))

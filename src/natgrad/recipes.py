@@ -102,7 +102,8 @@ def fast(
 
     NCG-Q with Kronecker factors: the preconditioned gradient and the last step, combined by the quadratic model with
     the exact metric. There is no solver in a step: beside the gradient, two forward-mode passes, a look at the loss and
-    the preconditioner. Larger batches late in training, or `ng.Averaged` around it, get more out of it.
+    the preconditioner. Three things get more out of it: larger batches late in training; the metric on a few hundred
+    of a large batch's examples, `step(…, metric_inputs=inputs[:250])`; `ng.Averaged` around it.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.

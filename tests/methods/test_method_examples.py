@@ -77,5 +77,5 @@ def test_the_addition_task_is_learned_by_hessian_free():
     """T = 30: a minute of training in the real run; here a few steps show the fall."""
     example = load("recurrent")
     opt = example.hessian_free(True, 30, iterations=20)
-    curve = example.train(opt, 30, np.inf, batch=300, chunk=150, steps_at_most=25)
+    curve = example.train(opt, 30, np.inf, batch=150, chunk=150, steps_at_most=25)
     assert curve[-1, 1] < 0.8 * example.BLIND

@@ -34,8 +34,8 @@ def killed_again_and_again(tmp_path, method, kills):
     return chain
 
 
-def test_three_kills(tmp_path):
-    print(killed_again_and_again(tmp_path, "ngd", 3))
+def test_two_kills(tmp_path):
+    print(killed_again_and_again(tmp_path, "ngd", 2))
 
 
 @pytest.mark.long
