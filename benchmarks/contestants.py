@@ -134,11 +134,20 @@ COURSES = {
 }
 
 
-def natural(problem: Problem, settings: dict[str, Any]) -> ng.Averaged:
-    """Return the recipe to try first, averaged."""
-    return ng.Averaged(
-        ng.fast(problem.model, problem.likelihood, floor=settings["floor"]), settings["average"]
-    )
+def natural(problem: Problem, settings: dict[str, Any]) -> ng.Optimizer:
+    """Return the recipe to try first."""
+    return ng.fast(problem.model, problem.likelihood, floor=settings["floor"])
+
+
+def averaged(problem: Problem, settings: dict[str, Any]) -> ng.Averaged:
+    """Return it judged by an average of its parameters."""
+    return ng.Averaged(natural(problem, settings), settings["average"])
+
+
+def growing(settings: dict[str, Any]) -> Batches:
+    """Return batches that grow; metric and ρ on a part of them."""
+    part = Part(settings["part"])
+    return Batches(Growing(settings["first"], settings["batch"], 150), metric=part, ratio=part)
 
 
 def hessian_free(problem: Problem, settings: dict[str, Any]) -> ng.Optimizer:
@@ -166,10 +175,15 @@ def same(**settings: Any) -> dict[str, dict[str, Any]]:
 
 CONTESTANTS = {
     "ncg-kron": Contestant(
-        "natgrad.fast", "#D95F02", natural,
-        lambda s: Batches(Growing(s["first"], s["batch"], 150), metric=Part(s["metric"])),
-        same(first=125, batch=1000, metric=250, floor=1e-4, average=0.98),
+        "natgrad.fast, averaged", "#D95F02", averaged,
+        growing,
+        same(first=125, batch=1000, part=250, floor=1e-4, average=0.98),
         {"floor": (1e-5, 1e-4, 1e-3), "batch": (500, 1000, 2000)},
+    ),
+    "ncg-plain": Contestant(
+        "natgrad.fast", "#FDB863", natural,
+        growing,
+        same(first=125, batch=1000, part=250, floor=1e-4), {},
     ),
     "hf": Contestant(
         "Hessian-Free", "#8C510A", hessian_free, lambda s: Batches(Minibatch(s["batch"])),
@@ -190,7 +204,8 @@ CONTESTANTS = {
     ),
     "kfac": Contestant(
         "kfac-jax", "#1B9E77", kfac, lambda s: Batches(Minibatch(s["batch"])),
-        same(batch=1000, damping=150.0, floor=1e-5), {"batch": (1000, 5000), "floor": (1e-5, 1e-4)}, on_host=True,
+        same(batch=1000, damping=150.0, floor=1e-5), {"damping": (150.0, 10.0, 1.0), "floor": (1e-5, 1e-4)},
+        on_host=True,
     ),
 }  # fmt: skip
 

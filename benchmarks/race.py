@@ -25,6 +25,8 @@ from contestants import CONTESTANTS, COURSES
 HERE = Path(__file__).parent
 Runs = dict[str, list[np.ndarray]]
 """Of every contestant, a row (seconds, error) an evaluation, a table a seed."""
+TUNING_SEED = 100
+"""Settings are picked on other seeds than they race on."""
 
 
 class Runner:
@@ -73,10 +75,13 @@ def time_to(rows: np.ndarray, level: float) -> float:
     return float(t0 + (t1 - t0) * (np.log(e0) - np.log(level)) / (np.log(e0) - np.log(e1)))
 
 
-def run(course: str, jobs: dict[str, tuple[str, str, dict[str, Any]]], options: Any) -> Runs:
-    """Race the jobs (python, contestant, settings) on every seed; return their curves."""
+def run(
+    course: str, jobs: dict[str, tuple[str, str, dict[str, Any]]], options: Any, first: int = 0
+) -> tuple[Runs, dict[str, float]]:
+    """Race the jobs (python, contestant, settings) on every seed; return their curves and seconds of compiling."""
     curves: Runs = {name: [] for name in jobs}
-    for seed in range(options.seeds):
+    compiling: dict[str, float] = {}
+    for seed in range(first, first + options.seeds):
         runners = {
             name: Runner(
                 python, course=course, contestant=who, settings=settings, seed=seed,
@@ -90,34 +95,50 @@ def run(course: str, jobs: dict[str, tuple[str, str, dict[str, Any]]], options: 
                     runner.slice()
         for name, runner in runners.items():
             curves[name].append(np.array(runner.rows))
+            compiling[name] = max(runner.compiling, compiling.get(name, 0.0))
             print(
                 f"  seed {seed}  {name:40s} error {runner.rows[-1][1]:.4g}, {runner.iterations} steps, "
                 f"{1000 * options.seconds / max(1, runner.iterations):.0f} ms each; compiling {runner.compiling:.0f} s",
                 flush=True,
             )
-    return curves
+    return curves, compiling
 
 
-def table(course: str, curves: Runs, seconds: float) -> str:
-    """Return error at times and time to errors, means over seeds, as Markdown; in brackets, times the first one's."""
+def arrival(times: np.ndarray, first: np.ndarray) -> str:
+    """Return the mean time to a level over seeds, and in brackets how many times the first one's, seed by seed."""
+    here = np.isfinite(times)
+    if not here.any():
+        return "–"
+    if not here.all():
+        return f"{here.sum()} of {len(times)} seeds"
+    if not np.isfinite(first).all():
+        return f"{times.mean():.0f} s"
+    return f"{times.mean():.0f} s ({np.exp(np.mean(np.log(times / first))):.2f})"
+
+
+def table(course: str, curves: Runs, seconds: float, compiling: dict[str, float]) -> str:
+    """Return error at times (means) and time to errors as Markdown; in brackets, mean ratios to the first one's."""
     levels = COURSES[course].levels
-    means = {
-        name: [np.mean([time_to(run, level) for run in runs]) for level in levels]
+    arrivals = {
+        name: [np.array([time_to(run, level) for run in runs]) for level in levels]
         for name, runs in curves.items()
     }
-    first = next(iter(means.values()))
+    first = next(iter(arrivals.values()))
     times = [seconds * part for part in (0.25, 0.5, 1.0)]
-    head = ["contestant", *(f"at {t:.0f} s" for t in times), *(f"to {level:g}" for level in levels)]
+    head = [
+        "contestant",
+        *(f"at {t:.0f} s" for t in times),
+        *(f"to {level:g}" for level in levels),
+        "compiling",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for name, runs in curves.items():
         errors = [
             np.mean([np.exp(np.interp(t, run[:, 0], np.log(run[:, 1]))) for run in runs]) for t in times
         ]
-        arrivals = [
-            f"{a:.0f} s ({a / ours:.2f})" if np.isfinite(a) else "–"
-            for a, ours in zip(means[name], first, strict=True)
-        ]
-        lines.append("| " + " | ".join([name, *(f"{e:.3g}" for e in errors), *arrivals]) + " |")
+        reached = [arrival(*each) for each in zip(arrivals[name], first, strict=True)]
+        cells = [name, *(f"{e:.3g}" if np.isfinite(e) else "diverged" for e in errors), *reached]
+        lines.append("| " + " | ".join([*cells, f"{compiling[name]:.0f} s"]) + " |")
     return "\n".join(lines)
 
 
@@ -152,10 +173,10 @@ def tune(course: str, who: str, python: str, options: Any) -> None:
     for point in points:
         name = ", ".join(f"{field} {value:g}" for field, value in point.items())
         settings = contestant.settings[course] | point
-        runs = run(course, {name: (python, who, settings)}, options)
+        runs, _ = run(course, {name: (python, who, settings)}, options, TUNING_SEED)
         found.append((float(np.mean([rows[-1, 1] for rows in runs[name]])), name))
     print(f"{course}, {contestant.title}, {options.seconds:.0f} s:")
-    for error, name in sorted(found):
+    for error, name in sorted(found, key=lambda each: (not np.isfinite(each[0]), each)):
         print(f"  {error:.4g}  {name}")
 
 
@@ -188,8 +209,8 @@ def main() -> None:
             CONTESTANTS[name].title: (python[name], name, CONTESTANTS[name].settings[course])
             for name in names
         }
-        curves = run(course, jobs, options)
-        result = table(course, curves, options.seconds)
+        curves, compiling = run(course, jobs, options)
+        result = table(course, curves, options.seconds, compiling)
         print(result, flush=True)
         (options.out / f"{course}.md").write_text(result + "\n", encoding="utf-8")
         rows = {name: [rows.tolist() for rows in runs] for name, runs in curves.items()}

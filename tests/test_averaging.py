@@ -27,12 +27,16 @@ def test_the_average_of_the_path_and_the_path_itself():
     p = q = start()
     s, a = plain.init(p), averaged.init(q)
     one, other, path = jax.jit(plain.step), jax.jit(averaged.step), []
-    for _ in range(7):
+    for _ in range(60):
         p, s, _ = one(p, s, (X, T))
         q, a, _ = other(q, a, (X, T))
         path.append(q)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9), p, q)
-    weights = 0.8 ** np.arange(6, -1, -1.0)
+    shares = np.array(
+        [max(0.2, 10 / (t + 9)) for t in range(1, 61)]
+    )  # all of the first; from the 41st on a fifth
+    weights = [shares[t] * np.prod(1 - shares[t + 1 :]) for t in range(60)]
+    assert np.isclose(sum(weights), 1)
     for name in p:
         wanted = np.average([np.asarray(each[name]) for each in path], axis=0, weights=weights)
         np.testing.assert_allclose(a.average[name], wanted, rtol=1e-6)

@@ -1,8 +1,9 @@
 """Averaged iterates: what the noise of minibatches adds to the last steps is taken out of what one keeps.
 
-    θ̄ ← (Σ_t γ^{T−t} θ_t) / (Σ_t γ^{T−t})
+    θ̄ ← θ̄ + s (θ − θ̄),    s = max(1 − γ, 10 / (t + 9)) at step t
 
-The path itself is not changed (Polyak & Juditsky 1992, with a memory of about 1 / (1 − γ) steps).
+The path itself is not changed (Polyak & Juditsky 1992). The memory is about a tenth of the path, so that early on the
+average does not lag behind, and 1 / (1 − γ) steps at most.
 """
 
 from dataclasses import dataclass
@@ -26,8 +27,6 @@ class AveragedState(NamedTuple):
     average: Tree
     """θ̄: what to evaluate and to keep, in float32 at least. Before the first step, the parameters. The context of a
     `Stateful` model, `info.context`, goes with the parameters themselves."""
-    mass: Array
-    """The sum of the weights in it: the average starts from nothing."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Averaged:
 
     optimizer: Optimizer
     decay: float = 0.99
-    """γ: 0.99 remembers about a hundred steps."""
+    """γ: 0.99 remembers about a hundred steps, once there are a thousand."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:
@@ -50,15 +49,14 @@ class Averaged:
 
     def init(self, params: Tree, key: Array | None = None) -> AveragedState:
         """Return the state before the first step."""
-        return AveragedState(self.optimizer.init(params, key), jax.tree.map(_start, params), jnp.zeros(()))
+        return AveragedState(self.optimizer.init(params, key), jax.tree.map(_start, params))
 
     def step(
         self, params: Tree, state: AveragedState, *batch: Any, **options: Any
     ) -> tuple[Tree, AveragedState, Info]:
         """Take the optimizer's step, with its arguments, and the result into the average."""
         params, inner, info = self.optimizer.step(params, state.inner, *batch, **options)
-        mass = self.decay * state.mass + (1 - self.decay)
-        share = (1 - self.decay) / mass
+        share = jnp.maximum(1 - self.decay, 10 / (inner.steps.astype(jnp.float32) + 9))
 
         def average(old: Array, new: Array) -> Array:
             if not jnp.issubdtype(new.dtype, jnp.floating):
@@ -66,7 +64,7 @@ class Averaged:
             moved = old + share.astype(old.dtype) * (new.astype(old.dtype) - old)
             return jnp.where(new.astype(old.dtype) == old, old, moved)  # A mask of infinities stays one.
 
-        return params, AveragedState(inner, jax.tree.map(average, state.average, params), mass), info
+        return params, AveragedState(inner, jax.tree.map(average, state.average, params)), info
 
 
 def _start(leaf: Array) -> Array:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from natgrad.directions.base import Here
 
 
+FLOOR = 1e-4
+"""The least entry of P, as a part of a leaf's mean curvature."""
+
 # Not in the reduced precision that accelerators take for products: differences of these are divided by λ.
 _exactly = partial(jnp.matmul, precision="highest")
 
@@ -102,9 +105,16 @@ class Kronecker(Preconditioner):
 
     def inverse(self, here: "Here", memory: Memory) -> tuple[Inverse, Memory]:
         """Return r ↦ P⁻¹r, with averages and bases refreshed when it is their turn."""
-        measured = partial(self._measured, here)
-        memory = jax.lax.cond(_turn(here.steps, self.refresh), measured, lambda kept: kept, memory)
-        memory = jax.lax.cond(_turn(here.steps, self.rebase), _rebased, lambda kept: kept, memory)
+        # A batch that spoils the gradient has nothing to say of the metric either.
+        sound = jnp.isfinite(tree.length(here.gradient))
+        refresh, rebase = _turn(here.steps, self.refresh) & sound, _turn(here.steps, self.rebase) & sound
+
+        def renewed(kept: Memory) -> Memory:
+            kept = jax.lax.cond(refresh, partial(self._measured, here), _same, kept)
+            return jax.lax.cond(rebase, _rebased, _same, kept)
+
+        # One branch around both: each one copies the memory through.
+        memory = jax.lax.cond(refresh | rebase, renewed, _same, memory)
         return partial(_divided, memory, here.shift), memory
 
     def _empty(self, leaf: Array, side: int) -> Side:
@@ -123,12 +133,13 @@ class Kronecker(Preconditioner):
         assert here.metric is not None
         sides = (*memory.left, *memory.right)
         across = [side.factor.shape[0] for side in (*memory.right, *memory.left)]
-        shared = _signs(jax.random.fold_in(here.place.key, 1), across, self.sketch)
+        for_scores, for_sketch = jax.random.split(here.place.key)
+        shared = _signs(for_sketch, across, self.sketch)
 
         def measure(key: Array, score: Tree) -> tuple[Tree, Tree]:
             matrices = [_matrix(leaf) for leaf in jax.tree.leaves(score)]
             views = [*matrices, *(matrix.T for matrix in matrices)]
-            own = _signs(jax.random.fold_in(key, 1), across, 1)
+            own = _signs(key, across, 1)
             dense = [side.factor.ndim == 2 for side in sides]
             diagonals = [
                 None if full else jnp.sum(view * view, axis=1)
@@ -147,9 +158,14 @@ class Kronecker(Preconditioner):
             columns = None if sketch is None else sketch.reshape(-1, sketch.shape[-1])
             measured = diagonal if columns is None else columns.T @ columns
             factor = side.factor + share.astype(measured.dtype) * (measured - side.factor)
-            return side._replace(factor=factor, values=factor if columns is None else side.values)
+            if columns is None:
+                return side._replace(factor=factor, values=factor)
+            # The eigenvalues follow at every refresh, the basis only now and then.
+            seen = jnp.sum(_exactly(columns, side.basis) ** 2, axis=0)
+            values = side.values + share.astype(measured.dtype) * (seen - side.values)
+            return Side(factor, side.basis, values, _rest(factor, values))
 
-        parts = here.metric.scores(here.place.key, self.blocks, measure, self.size)
+        parts = here.metric.scores(for_scores, self.blocks, measure, self.size)
         new = [averaged(*each) for each in zip(sides, *parts, strict=True)]
         after = Memory(mass, tuple(new[: len(memory.left)]), tuple(new[len(memory.left) :]))
         # Scores that are not finite would stay in the averages for good.
@@ -180,6 +196,10 @@ def _sketched(rows: Array, omega: Array, flips: Array) -> Array:
     return (omega * flips).astype(rows.dtype) @ rows.T / omega.shape[0] ** 0.5
 
 
+def _same(memory: Memory) -> Memory:
+    return memory
+
+
 def _turn(steps: Array, every: int) -> Array:
     """Whether it is time: every so many steps, and at the powers of two before that."""
     return (steps % every == 0) | ((steps < every) & (steps & (steps - 1) == 0))
@@ -197,13 +217,17 @@ def _rebased(memory: Memory) -> Memory:
         if side.factor.ndim == 1:
             return side
         values, basis = _eigenvectors(side.factor, side.basis)
-        size, rank = basis.shape
-        rest = (jnp.trace(side.factor) - jnp.sum(values)) / max(size - rank, 1)
-        new = Side(side.factor, basis, values, jnp.maximum(rest, 0))
+        new = Side(side.factor, basis, values, _rest(side.factor, values))
         # Where no eigenvectors were found, the old ones keep the state finite.
         return _if_finite(new, side)
 
     return Memory(memory.mass, tuple(map(rebase, memory.left)), tuple(map(rebase, memory.right)))
+
+
+def _rest(factor: Array, values: Array) -> Array:
+    """Return the mean of the eigenvalues outside the basis, from the trace."""
+    outside = max(factor.shape[0] - values.shape[0], 1)
+    return jnp.maximum(jnp.trace(factor) - jnp.sum(values), 0) / outside
 
 
 def _divided(memory: Memory, shift: Array, r: Tree) -> Tree:
@@ -227,13 +251,15 @@ def _solved(leaf: Array, left: Side, right: Side, shift: Array) -> Array:
     tiny = jnp.finfo(leaf.dtype).tiny ** 0.5
     # The traces agree, but for the sketches. A vector's left side is τ.
     trace = jnp.sqrt(_trace(left)) * jnp.sqrt(_trace(right))
+    # Without damping, directions that no score has shown yet: not 0 next to the mean of those that were seen.
+    least = jnp.maximum(FLOOR * trace / leaf.size, tiny)
 
     def over_left(rows: Array, a: Array) -> Array:
         def over_right(columns: Array, b: Array) -> Array:
             curvature = (
                 jnp.maximum(b.reshape(-1, 1), 0) * jnp.maximum(a.reshape(1, -1), 0) / jnp.maximum(trace, tiny)
             )
-            return columns / jnp.maximum(curvature + shift.astype(leaf.dtype), tiny)
+            return columns / jnp.maximum(curvature + shift.astype(leaf.dtype), least)
 
         return _along(right, rows.T, over_right).T
 

@@ -121,7 +121,13 @@ class JacobianOperator(Operator):
     def gram(self, rows: Tree) -> Array:
         """Return B F Bᵀ: one JVP a row, no transpose."""
 
+        few = tree.unstacked(rows)
+
         def part(chunk: Chunk) -> Array:
+            if few is not None:
+                pushed = [chunk.jvp(row) for row in few]
+                weighed = [self._weighted(chunk, u) for u in pushed]
+                return jnp.stack([jnp.stack([tree.vdot(u, w) for w in weighed]) for u in pushed])
             u = jax.vmap(chunk.jvp)(rows)
             weighted = jax.vmap(lambda row: self._weighted(chunk, row))(u)
             # Sums of products, not a matrix product: the axis it would contract may be sharded.
@@ -145,15 +151,16 @@ class JacobianOperator(Operator):
 
     def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure the groups' scores: one backward pass in all."""
-        examples = self.examples if size is None else drawn(self.examples, key, blocks, size)
+        for_examples, for_signs, for_groups = jax.random.split(key, 3)
+        examples = self.examples if size is None else drawn(self.examples, for_examples, blocks, size)
         longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
 
         def part(chunk: Chunk) -> tuple[Tree, Tree]:
-            keys = example_keys(key, chunk.examples.index)
+            keys = example_keys(for_signs, chunk.examples.index)
             at = self._at(chunk)
             space = jax.eval_shape(at.factor_transpose, chunk.outputs)
             signs = jax.tree.map(random_signs, keys, space)
-            own = jax.random.fold_in(key, jnp.min(jax.tree.leaves(chunk.examples.index)[0]))
+            own = jax.random.fold_in(for_groups, jnp.min(jax.tree.leaves(chunk.examples.index)[0]))
             return measure(own, chunk.vjp(self._weigh(_roots(chunk), at.factor(signs))))
 
         place = replace(self._place, examples=examples)

@@ -26,7 +26,10 @@ class Preconditioner:
         return ()
 
     def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
-        """Return r ↦ P⁻¹r (None is the identity) and the memory."""
+        """Return r ↦ P⁻¹r (None is the identity) and the memory, which is kept even if the step is refused.
+
+        So nothing from a batch that is not finite may enter it.
+        """
         raise NotImplementedError
 
 

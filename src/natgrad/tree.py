@@ -154,12 +154,21 @@ def gram(rows: Tree) -> Array:
 def inner(x: Tree, y: Tree) -> Array:
     """Return ⟨x_i, y_j⟩ for all rows of two stacks."""
     wide = dtype(x)
+    few, others = unstacked(x), unstacked(y)
+    if few is not None and others is not None:
+        return jnp.stack([jnp.stack([vdot(u, v) for v in others]) for u in few])
 
     def product(u: Array, v: Array) -> Array:
         axes = tuple(range(1, u.ndim))
         return jnp.tensordot(u, v, axes=(axes, axes)).astype(wide)
 
     return reduce(jnp.add, jax.tree.leaves(jax.tree.map(product, x, y)))
+
+
+def unstacked(rows: Tree) -> list[Tree] | None:
+    """Return the rows one by one if they are few: what is stacked and cut again within one program is not copied."""
+    count = jax.tree.leaves(rows)[0].shape[0]
+    return None if count > 3 else [jax.tree.map(lambda leaf, i=i: leaf[i], rows) for i in range(count)]
 
 
 def after(scalar: Array, *earlier: Array) -> Array:

@@ -61,7 +61,7 @@ class Minibatch(FromTraining):
 
 @dataclass(frozen=True)
 class Growing(FromTraining):
-    """`first` cases drawn anew each step, twice as many after every `double` steps, up to `last`.
+    """`first` cases a step, twice as many after every `double` steps, up to `last`; each case once an epoch.
 
     Early steps need few cases and there are many of them to take; late ones are as good as their gradient is exact.
     """
@@ -74,9 +74,19 @@ class Growing(FromTraining):
         """Return how many cases a step sees."""
         return min(self.last, self.first << min(step // self.double, 40))
 
+    def seen(self, step: int) -> int:
+        """Return how many cases all steps before this one saw together."""
+        grown, late = divmod(step, self.double)
+        return self.double * sum(self.size(phase * self.double) for phase in range(grown)) + late * self.size(
+            step
+        )
+
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
-        """Return cases drawn without replacement."""
-        return np.random.default_rng([*key, step]).choice(cases, self.size(step), replace=False)
+        """Return the next cases of an order redrawn each epoch; a batch may reach into the next epoch."""
+        epoch, first = divmod(self.seen(step), cases)
+        size = min(self.size(step), cases)
+        orders = [_permutation(cases, key, each) for each in (epoch, epoch + 1)]
+        return np.concatenate(orders)[first : first + size]
 
 
 @dataclass(frozen=True)
@@ -89,17 +99,6 @@ class Others(FromTraining):
         """Return cases drawn without replacement from those not taken."""
         free = np.arange(cases) if taken is None else np.setdiff1d(np.arange(cases), taken)
         return np.random.default_rng([*key, step]).choice(free, self.size, replace=False)
-
-
-@dataclass(frozen=True)
-class Part(FromTraining):
-    """The first `size` of the cases that the gradient sees: a metric needs fewer than a gradient does."""
-
-    size: int
-
-    def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
-        """Return some of those taken; all of them where there are no more."""
-        return (np.arange(cases) if taken is None else taken)[: self.size]
 
 
 @dataclass(frozen=True)
@@ -118,13 +117,20 @@ class Unlabelled:
 
 
 @dataclass(frozen=True)
+class Part:
+    """For metric or ratio, the first `size` of the cases that the gradient sees: they need fewer. Nothing is drawn."""
+
+    size: int
+
+
+@dataclass(frozen=True)
 class Batches:
     """The cases for each part of a step. None is the library's default for that part."""
 
     gradient: Draw
-    metric: Draw | None = None
+    metric: Draw | Part | None = None
     search: Draw | None = None
-    ratio: Draw | None = None
+    ratio: Draw | Part | None = None
 
     def draw(self, cases: int, seed: int, first: int, steps: int, pool: int = 0) -> dict[str, np.ndarray]:
         """Return the indices of `steps` steps from `first` on, stacked; none for parts that see all cases.
@@ -159,12 +165,19 @@ class Batches:
         arguments: dict[str, Any] = {
             names[part]: cases(part) for part, _ in self._rules() if part != "metric"
         }
-        if self.metric is not None:
+        own = arguments["batch"]
+        if isinstance(self.ratio, Part) and self.ratio.size < own[0].shape[0]:
+            arguments["ratio_batch"] = jax.tree.map(lambda each: each[: self.ratio.size], own)
+        if isinstance(self.metric, Part):
+            if self.metric.size < own[0].shape[0]:  # Else the library's default: one linearization for both.
+                arguments["metric_inputs"] = own[0][: self.metric.size]
+        elif self.metric is not None:
             arguments["metric_inputs"] = cases("metric", self.metric.among(inputs, pool))
         return arguments
 
     def _rules(self) -> list[tuple[str, Draw]]:
-        return [(part, rule) for part in PARTS if (rule := getattr(self, part)) is not None]
+        rules = [(part, getattr(self, part)) for part in PARTS]
+        return [(part, rule) for part, rule in rules if rule is not None and not isinstance(rule, Part)]
 
 
 @lru_cache(maxsize=4)

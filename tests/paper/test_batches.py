@@ -31,9 +31,13 @@ def test_batches_double_up_to_a_limit():
     batches = Batches(Growing(first=3, last=20, double=2))
     sizes = [batches.draw(30, 0, step, 1)["gradient"].shape[1] for step in range(9)]
     assert sizes == [3, 3, 6, 6, 12, 12, 20, 20, 20]
+    walk = np.concatenate([batches.draw(30, 0, step, 1)["gradient"][0] for step in range(200)])
+    for epoch in range(len(walk) // 30):
+        assert set(walk[30 * epoch : 30 * epoch + 30]) == set(range(30))
+    assert not np.array_equal(walk[:30], walk[30:60])
     late = batches.draw(30, 0, 10_000, 1)["gradient"][0]
-    assert len(set(late)) == 20
-    assert not np.array_equal(late, batches.draw(30, 0, 10_001, 1)["gradient"][0])
+    assert late.shape == (20,)
+    np.testing.assert_array_equal(late, batches.draw(30, 0, 9_999, 2)["gradient"][1])
 
 
 def test_other_cases_are_others():
@@ -45,12 +49,20 @@ def test_other_cases_are_others():
 
 
 def test_a_part_is_of_the_gradients_own_cases():
-    drawn = Batches(Growing(3, 20, 2), Part(5)).draw(30, 0, 6, 2)
-    assert drawn["metric"].shape == (2, 5)
-    np.testing.assert_array_equal(drawn["metric"], drawn["gradient"][:, :5])
-    few = Batches(Minibatch(3), Part(5)).draw(30, 0, 0, 2)
-    np.testing.assert_array_equal(few["metric"], few["gradient"])
-    np.testing.assert_array_equal(Batches(Whole(), Part(5)).draw(30, 0, 0, 1)["metric"][0], range(5))
+    inputs = np.arange(30.0)
+    for size in (9, 3):
+        batches = Batches(Minibatch(size), Part(5), ratio=Part(4))
+        drawn = {part: rows[0] for part, rows in batches.draw(30, 0, 6, 1).items()}
+        assert drawn.keys() == {"gradient"}
+        arguments = batches.arguments(inputs, -inputs, drawn)
+        np.testing.assert_array_equal(arguments["batch"][0], drawn["gradient"])
+        if size > 5:
+            np.testing.assert_array_equal(arguments["metric_inputs"], drawn["gradient"][:5])
+            np.testing.assert_array_equal(arguments["ratio_batch"][1], -drawn["gradient"][:4])
+        else:
+            assert arguments.keys() == {"batch"}
+    whole = Batches(Whole(), Part(5)).arguments(inputs, -inputs, {})
+    np.testing.assert_array_equal(whole["metric_inputs"], range(5))
 
 
 def test_unlabelled_inputs_come_from_the_pool_alone():

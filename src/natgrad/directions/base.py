@@ -68,9 +68,12 @@ class Direction:
         """Return the memory after a step that was taken; `memory` is what `rows` returned."""
         return memory
 
-    def forget(self, memory: Tree) -> Tree:
-        """Return the memory after a step that was refused; `memory` is what it was before that step."""
-        return memory
+    def forget(self, before: Tree, after: Tree) -> Tree:
+        """Return the memory after a step that was refused: `before` is what it was, `after` is what `rows` returned.
+
+        What is measured anew only now and then is worth keeping, if it is finite whatever the batch held.
+        """
+        return before
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,9 @@ class WithLastStep(Direction):
         """Keep the step."""
         return LastStep(self.inner.remember(memory.inner, step), step)
 
-    def forget(self, memory: LastStep) -> LastStep:
+    def forget(self, before: LastStep, after: LastStep) -> LastStep:
         """Drop the step: a restart."""
-        return LastStep(self.inner.forget(memory.inner), tree.zeros_like(memory.step))
+        return LastStep(self.inner.forget(before.inner, after.inner), tree.zeros_like(before.step))
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ class Conjugate(Direction):
         kept = ConjugateMemory(inner.memory, natural, tree.vdot(here.gradient, natural), direction)
         return Rows(tree.stack(direction), kept, inner.solver)
 
-    def forget(self, memory: ConjugateMemory) -> ConjugateMemory:
+    def forget(self, before: ConjugateMemory, after: ConjugateMemory) -> ConjugateMemory:
         """Restart from the natural gradient."""
-        zero = tree.zeros_like(memory.direction)
-        return ConjugateMemory(self.inner.forget(memory.inner), zero, jnp.zeros_like(memory.decrement), zero)
+        zero = tree.zeros_like(before.direction)
+        inner = self.inner.forget(before.inner, after.inner)
+        return ConjugateMemory(inner, zero, jnp.zeros_like(before.decrement), zero)

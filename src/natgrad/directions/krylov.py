@@ -81,9 +81,9 @@ class Krylov(Direction):
         """Keep the step."""
         return LastStep(memory.inner, step)
 
-    def forget(self, memory: LastStep) -> LastStep:
+    def forget(self, before: LastStep, after: LastStep) -> LastStep:
         """Drop the step."""
-        return LastStep(memory.inner, tree.zeros_like(memory.step))
+        return LastStep(after.inner, tree.zeros_like(before.step))
 
 
 def _orthonormal(candidate: Tree, vectors: Tree) -> Tree:

@@ -55,9 +55,9 @@ class Natural(Direction):
         solution, memory = self.solve(here, memory)
         return Rows(tree.stack(tree.scale(-1, solution.x)), memory, SolverInfo.of(solution))
 
-    def forget(self, memory: SolveMemory) -> SolveMemory:
-        """Start the next solve from 0: the last solution led nowhere."""
-        return memory._replace(start=tree.zeros_like(memory.start))
+    def forget(self, before: SolveMemory, after: SolveMemory) -> SolveMemory:
+        """Start the next solve from 0, the last solution led nowhere; the preconditioner keeps what it measured."""
+        return SolveMemory(tree.zeros_like(before.start), after.precondition)
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class TruncatedNewton(Direction):
 
         return Rows(jax.tree.map(newest_first, iterates), memory, SolverInfo.of(solution))
 
-    def forget(self, memory: SolveMemory) -> SolveMemory:
+    def forget(self, before: SolveMemory, after: SolveMemory) -> SolveMemory:
         """Start the next solve from 0."""
-        return self.natural.forget(memory)
+        return self.natural.forget(before, after)
 
 
 @dataclass(frozen=True)
@@ -102,3 +102,7 @@ class Preconditioned(Direction):
         inverse, memory = self.precondition.inverse(here, memory)
         row = here.gradient if inverse is None else inverse(here.gradient)
         return Rows(tree.stack(tree.scale(-1, row)), memory)
+
+    def forget(self, before: Tree, after: Tree) -> Tree:
+        """Keep what the preconditioner measured."""
+        return after

@@ -174,7 +174,9 @@ METHODS = (
     ),
     Method(
         "ncg-kron", "NCG-Q, Kronecker", "#D95F02", ncg_kronecker,
-        lambda c: Batches(Growing(c.kron.first, c.kron.batch, c.kron.double), metric=Part(c.kron.metric)),
+        lambda c: Batches(
+            Growing(c.kron.first, c.kron.batch, c.kron.double), metric=Part(c.kron.part), ratio=Part(c.kron.part)
+        ),
         about="growing minibatches, Kronecker preconditioner, coefficients from the quadratic model",
     ),
     Method(

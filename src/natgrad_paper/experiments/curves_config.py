@@ -115,8 +115,8 @@ class Kron:
     first: Count
     """Cases in an early step: they double every `double` steps."""
     double: Count = 150
-    metric: Count = 250
-    """Of them, at most so many for the metric."""
+    part: Count = 250
+    """Of them, at most so many for the metric and for ρ."""
     damping: Positive = 3e-3
     floor: Positive = 1e-4
     """λ does not fall below."""
