@@ -122,6 +122,12 @@ class Part:
 
     size: int
 
+    def of(self, batch: Any) -> Any:
+        """Return the part, or None where it is all: the library's default, one linearization for both."""
+        if self.size >= batch[0].shape[0]:
+            return None
+        return jax.tree.map(lambda each: each[: self.size], batch)
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -166,11 +172,11 @@ class Batches:
             names[part]: cases(part) for part, _ in self._rules() if part != "metric"
         }
         own = arguments["batch"]
-        if isinstance(self.ratio, Part) and self.ratio.size < own[0].shape[0]:
-            arguments["ratio_batch"] = jax.tree.map(lambda each: each[: self.ratio.size], own)
+        if isinstance(self.ratio, Part) and (few := self.ratio.of(own)) is not None:
+            arguments["ratio_batch"] = few
         if isinstance(self.metric, Part):
-            if self.metric.size < own[0].shape[0]:  # Else the library's default: one linearization for both.
-                arguments["metric_inputs"] = own[0][: self.metric.size]
+            if (few := self.metric.of(own)) is not None:
+                arguments["metric_inputs"] = few[0]
         elif self.metric is not None:
             arguments["metric_inputs"] = cases("metric", self.metric.among(inputs, pool))
         return arguments
