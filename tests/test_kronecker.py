@@ -304,3 +304,53 @@ def test_microbatch_and_weights_change_nothing_they_should_not():
     for other in (chunked, weighted):
         for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(other), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+def test_eigenvalues_follow_the_factors_between_bases():
+    """The diagonal of each factor in its basis, also when the basis is old; the others share what the trace leaves."""
+    kind = ng.Kronecker(blocks=4, refresh=1, rebase=1000, rank=2)
+    opt = ng.natural_conjugate_gradient(model, ng.Bernoulli(), direction=ng.Preconditioned(kind))
+    theta = params()
+    state, step = opt.init(theta), jax.jit(opt.step)
+    for number in (0, 1, 2, 3, 5, 6, 7):  # The last bases are those of step 2.
+        theta, state, _ = step(theta, state._replace(steps=jnp.int32(number)), (X, T))
+    memory = _kronecker(state)
+    dense = [side for side in (*memory.left, *memory.right) if side.factor.ndim == 2]
+    assert len(dense) == 4
+    for side in dense:
+        factor, basis = np.asarray(side.factor), np.asarray(side.basis)
+        np.testing.assert_allclose(side.values, np.diag(basis.T @ factor @ basis), rtol=1e-9)
+        outside = max(len(factor) - len(side.values), 1)
+        np.testing.assert_allclose(side.rest, (np.trace(factor) - side.values.sum()) / outside, atol=1e-12)
+    stale = [side for side in dense if side.basis.shape[1] < side.basis.shape[0]]
+    assert any(np.abs(np.linalg.eigvalsh(side.factor)[-2:] - np.sort(side.values)).max() > 1e-9 for side in stale)
+
+
+def test_a_refused_step_keeps_what_was_measured_but_not_of_a_bad_batch():
+    opt = ng.fast(model, ng.Bernoulli(), reject=jnp.inf, precondition=ng.Kronecker(blocks=4, rebase=1))
+    theta = params()
+    start = opt.init(theta)
+    _, state, info = opt.step(theta, start, (X, T))
+    assert ng.Outcome.name_of(info.reason) == "rejected"
+    assert float(_kronecker(state).mass) > 0
+    assert any(bool(jnp.any(side.factor != 0)) for side in _kronecker(state).left)
+    # Inputs are fine, targets are not: the scores, which see no targets, would be finite.
+    _, after, info = opt.step(theta, state, (X, T.at[0, 0].set(jnp.nan)))
+    assert ng.Outcome.name_of(info.reason) == "nonfinite gradient"
+    for a, b in zip(jax.tree.leaves(_kronecker(state)), jax.tree.leaves(_kronecker(after)), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_without_damping_what_no_score_has_shown_is_not_divided_by_nothing():
+    """One group a refresh shows one direction a side; elsewhere the mean curvature sets the scale."""
+    kind = ng.Kronecker(blocks=1)
+    memory = kind.init(params())
+    left = tuple(side._replace(values=side.values.at[-1].set(1.0)) for side in memory.left)
+    right = tuple(side._replace(values=side.values.at[-1].set(1.0)) for side in memory.right)
+    seen = memory._replace(left=left, right=right)
+    r = jax.tree.map(jnp.ones_like, params())
+    solved = _divided(seen, jnp.asarray(0.0), r)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(solved))
+    # The mean curvature of a leaf of n entries is 1/n, and 1e-4 of that is the least.
+    for name in ("w", "v"):
+        assert np.abs(solved[name]).max() < 1e4 * r[name].size * 4
