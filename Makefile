@@ -44,7 +44,7 @@ bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machin
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/kronecker.py
 
-race: $(READY)    ## this library's recipe against Adam, Nesterov, L-BFGS by the clock (an hour and a half, idle machine; KFAC=python of an environment with kfac-jax)
+race: $(READY)    ## this library's recipe against Adam, Nesterov, L-BFGS by the clock (two and a half hours, idle machine; KFAC=python of an environment with kfac-jax)
 	$(BIN)/python benchmarks/race.py $(if $(KFAC),--kfac $(KFAC))
 
 format: $(READY)  ## rewrite the code in house style

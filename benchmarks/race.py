@@ -1,4 +1,4 @@
-"""A race by the clock: this library's recipe against Adam, Nesterov momentum, L-BFGS and kfac-jax.
+"""A race by the clock: this library's recipe and Hessian-Free against Adam, Nesterov, L-BFGS and kfac-jax.
 
 All start from the same weights on the same data and train for the same time, evaluation and compilation not counted;
 they take turns of a few seconds, each in a process of its own, so that the machine's moods hit all alike. Rates and

@@ -453,3 +453,14 @@ def test_float32_outputs_of_ten_thousand_give_no_nan(kind):
     results = jax.tree.leaves(everything(steep, targets))
     assert all(jnp.isfinite(leaf).all() for leaf in results)
     assert all(leaf.dtype == jnp.float32 for leaf in results)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("microbatch", [None, 3])
+def test_the_metric_on_a_few_rows_and_on_many(count, microbatch):
+    case = MODELS["mlp"]
+    F = ng.metric_product(case.model, ng.Bernoulli(), case.params, case.inputs, microbatch=microbatch)
+    flat, unravel = ravel_pytree(case.params)
+    B = np.random.default_rng(count).normal(size=(count, flat.size))
+    rows = jax.vmap(unravel)(jnp.asarray(B, flat.dtype))
+    np.testing.assert_allclose(F.gram(rows), B @ truth("mlp", "bernoulli") @ B.T, rtol=1e-9)

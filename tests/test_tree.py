@@ -96,3 +96,17 @@ def test_dtypes_are_kept_and_the_widest_carries_scalars():
     assert tree.at_least_single(jnp.dtype(jnp.float64)) == jnp.float64
     wide = tree.cast_like(x, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), x))
     assert tree.dtype(wide) == jnp.float32
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_inner_products_of_few_and_of_many_rows(count, dtype):
+    rng = np.random.default_rng(count)
+    u, v = rng.normal(size=(2, count, 6))
+    x, y = (tree.stack(*map(build, each)) for each in (u, v))
+    x["a"], y["a"] = x["a"].astype(dtype), y["a"].astype(dtype)
+    tolerance = 1e-12 if dtype == jnp.float64 else 1e-5
+    np.testing.assert_allclose(tree.inner(x, y), u @ v.T, rtol=tolerance, atol=tolerance)
+    one = jax.tree.map(lambda leaf: leaf[0], y)
+    np.testing.assert_allclose(tree.along(x, one), u @ v[0], rtol=tolerance, atol=tolerance)
+    assert tree.inner(x, y).dtype == tree.along(x, one).dtype == jnp.float64

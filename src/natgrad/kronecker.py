@@ -61,7 +61,7 @@ Kept = TypeVar("Kept", Side, Memory)
 
 @dataclass(frozen=True)
 class Kronecker(Preconditioner):
-    """P = L ⊗ R / τ + λI for every leaf; vectors get their diagonal.
+    """P = L ⊗ R / τ + λI for every leaf, no eigenvalue below 1e-4 of their mean; vectors get their diagonal.
 
     The factors are averages over steps of Σ_b S_b S_bᵀ and Σ_b S_bᵀ S_b, S_b the summed scores of one of `blocks`
     groups of the metric's examples, with random signs: unbiased, one backward pass, no gradient of a single example.
@@ -156,7 +156,7 @@ class Kronecker(Preconditioner):
 
         def averaged(side: Side, diagonal: Array, sketch: Array | None) -> Side:
             columns = None if sketch is None else sketch.reshape(-1, sketch.shape[-1])
-            measured = diagonal if columns is None else columns.T @ columns
+            measured = diagonal if columns is None else _exactly(columns.T, columns)
             factor = side.factor + share.astype(measured.dtype) * (measured - side.factor)
             if columns is None:
                 return side._replace(factor=factor, values=factor)

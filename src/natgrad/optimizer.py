@@ -172,7 +172,7 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Pro
     # The rows, from g, F + λI and what the last step left behind.
     here = Here(gradient, metric, state.damping + opt.l2, place, state.steps)
     rows = opt.direction.rows(here, state.direction)
-    slopes = tree.inner(rows.rows, tree.stack(gradient))[:, 0]
+    slopes = tree.along(rows.rows, gradient)
     start = None
     if opt.search.measures:
         known = data.search_batch is None and data.gradient is None

@@ -160,9 +160,16 @@ def inner(x: Tree, y: Tree) -> Array:
 
     def product(u: Array, v: Array) -> Array:
         axes = tuple(range(1, u.ndim))
-        return jnp.tensordot(u, v, axes=(axes, axes)).astype(wide)
+        return jnp.tensordot(u, v, axes=(axes, axes), precision="highest").astype(wide)
 
     return reduce(jnp.add, jax.tree.leaves(jax.tree.map(product, x, y)))
+
+
+def along(rows: Tree, x: Tree) -> Array:
+    """Return ⟨row_i, x⟩ for every row of a stack."""
+    few = unstacked(rows)
+    # Sums of products, not a matrix product: the axes it would contract may be sharded.
+    return jax.vmap(lambda row: vdot(row, x))(rows) if few is None else jnp.stack([vdot(row, x) for row in few])
 
 
 def unstacked(rows: Tree) -> list[Tree] | None:

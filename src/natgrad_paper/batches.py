@@ -83,8 +83,10 @@ class Growing(FromTraining):
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
         """Return the next cases of an order redrawn each epoch; a batch may reach into the next epoch."""
+        size = self.size(step)
+        if size > cases:
+            raise ValueError(f"Growing(last={self.last}): there are only {cases} cases.")
         epoch, first = divmod(self.seen(step), cases)
-        size = min(self.size(step), cases)
         orders = [_permutation(cases, key, each) for each in (epoch, epoch + 1)]
         return np.concatenate(orders)[first : first + size]
 

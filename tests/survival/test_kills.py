@@ -19,7 +19,7 @@ def killed_again_and_again(tmp_path, method, kills):
     with nursery(environment(tmp_path)) as processes:
         chain = Chain(tmp_path / "killed", method, processes, rng)
         wanted = chain.undisturbed(tmp_path / "undisturbed")
-        while chain.kills < kills:
+        while chain.kills < kills or chain.in_a_write < kills / 4:
             # A quarter at least must come during a write, however the other half falls.
             short = chain.in_a_write < np.ceil((chain.kills + 1) / 4)
             lived = chain.kill_once(in_a_write=short or chain.kills % 2 == 0)

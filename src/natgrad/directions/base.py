@@ -47,7 +47,7 @@ class Rows(NamedTuple):
     rows: Tree
     """Parameter-shaped rows, stacked on a leading axis of every leaf."""
     memory: Tree
-    """What to remember if the step is taken."""
+    """What to remember if the step is taken; if it is refused, `forget` chooses."""
     solver: SolverInfo | None = None
 
 

@@ -122,7 +122,7 @@ class Kron:
     """λ does not fall below."""
     lower_by: Positive = 0.98
     average: Decay = 0.98
-    """Of the parameters that are judged: they are an average over about the last 50 steps."""
+    """Of the parameters that are judged: an average over about a tenth of the path, at most 50 steps."""
 
     def __post_init__(self) -> None:
         if self.first > self.batch:
