@@ -322,7 +322,8 @@ def test_eigenvalues_follow_the_factors_between_bases():
         np.testing.assert_allclose(side.values, np.diag(basis.T @ factor @ basis), rtol=1e-9)
         outside = max(len(factor) - len(side.values), 1)
         np.testing.assert_allclose(side.rest, (np.trace(factor) - side.values.sum()) / outside, atol=1e-12)
-    (whole,) = [side for side in dense if side.basis.shape == (2, 2)]  # With all its eigenvectors, of an older factor.
+    # One side has all its eigenvectors: those of an older factor.
+    (whole,) = [side for side in dense if side.basis.shape == (2, 2)]
     assert np.abs(np.linalg.eigvalsh(whole.factor) - np.sort(whole.values)).max() > 1e-9
 
 

@@ -169,7 +169,9 @@ def along(rows: Tree, x: Tree) -> Array:
     """Return ⟨row_i, x⟩ for every row of a stack."""
     few = unstacked(rows)
     # Sums of products, not a matrix product: the axes it would contract may be sharded.
-    return jax.vmap(lambda row: vdot(row, x))(rows) if few is None else jnp.stack([vdot(row, x) for row in few])
+    if few is not None:
+        return jnp.stack([vdot(row, x) for row in few])
+    return jax.vmap(lambda row: vdot(row, x))(rows)
 
 
 def unstacked(rows: Tree) -> list[Tree] | None:
