@@ -121,17 +121,10 @@ class JacobianOperator(Operator):
     def gram(self, rows: Tree) -> Array:
         """Return B F Bᵀ: one JVP a row, no transpose."""
 
-        few = tree.unstacked(rows)
-
         def part(chunk: Chunk) -> Array:
-            if few is not None:
-                pushed = [chunk.jvp(row) for row in few]
-                weighed = [self._weighted(chunk, u) for u in pushed]
-                return jnp.stack([jnp.stack([tree.vdot(u, w) for w in weighed]) for u in pushed])
-            u = jax.vmap(chunk.jvp)(rows)
-            weighted = jax.vmap(lambda row: self._weighted(chunk, row))(u)
-            # Sums of products, not a matrix product: the axis it would contract may be sharded.
-            return jax.vmap(lambda x: jax.vmap(lambda y: tree.vdot(x, y))(weighted))(u)
+            u = tree.map_rows(chunk.jvp, rows)
+            weighted = tree.map_rows(lambda row: self._weighted(chunk, row), u)
+            return tree.map_rows(lambda row: tree.along(weighted, row), u)
 
         return self._linear.sum(part)
 

@@ -4,6 +4,7 @@ A vector is any pytree of floating arrays of one structure. Nothing here ravels:
 shapes, dtypes and shardings.
 """
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -13,6 +14,8 @@ from jax import Array
 
 Tree = Any
 """A pytree of arrays."""
+FEW = 3
+"""Up to so many rows are cheaper one by one than stacked."""
 
 
 def dtype(x: Tree) -> Any:
@@ -133,7 +136,7 @@ def combine(z: Array, rows: Tree) -> Tree:
 
     def one(leaf: Array) -> Array:
         weights = z.astype(leaf.dtype)
-        if leaf.shape[0] > 3:
+        if leaf.shape[0] > FEW:
             return jnp.tensordot(weights, leaf, axes=1)
         # A few rows are cheaper as sums, which fuse with what comes after.
         return reduce(jnp.add, [weights[i] * leaf[i] for i in range(leaf.shape[0])])
@@ -154,9 +157,8 @@ def gram(rows: Tree) -> Array:
 def inner(x: Tree, y: Tree) -> Array:
     """Return ⟨x_i, y_j⟩ for all rows of two stacks."""
     wide = dtype(x)
-    few, others = unstacked(x), unstacked(y)
-    if few is not None and others is not None:
-        return jnp.stack([jnp.stack([vdot(u, v) for v in others]) for u in few])
+    if max(count(x), count(y)) <= FEW:
+        return map_rows(lambda u: map_rows(lambda v: vdot(u, v), y), x)
 
     def product(u: Array, v: Array) -> Array:
         axes = tuple(range(1, u.ndim))
@@ -166,18 +168,20 @@ def inner(x: Tree, y: Tree) -> Array:
 
 
 def along(rows: Tree, x: Tree) -> Array:
-    """Return ⟨row_i, x⟩ for every row of a stack."""
-    few = unstacked(rows)
-    # Sums of products, not a matrix product: the axes it would contract may be sharded.
-    if few is not None:
-        return jnp.stack([vdot(row, x) for row in few])
-    return jax.vmap(lambda row: vdot(row, x))(rows)
+    """Return ⟨row_i, x⟩ for every row of a stack, as sums: what a matrix product would contract may be sharded."""
+    return map_rows(lambda row: vdot(row, x), rows)
 
 
-def unstacked(rows: Tree) -> list[Tree] | None:
-    """Return the rows one by one if they are few: what is stacked and cut again within one program is not copied."""
-    count = jax.tree.leaves(rows)[0].shape[0]
-    return None if count > 3 else [jax.tree.map(lambda leaf, i=i: leaf[i], rows) for i in range(count)]
+def map_rows(function: Callable[[Tree], Tree], rows: Tree) -> Tree:
+    """Return the function of every row, stacked: a vmap, but few rows one by one, which does not copy them together."""
+    if count(rows) > FEW:
+        return jax.vmap(function)(rows)
+    return stack(*[function(jax.tree.map(lambda leaf, i=i: leaf[i], rows)) for i in range(count(rows))])
+
+
+def count(rows: Tree) -> int:
+    """Return the number of rows in a stack."""
+    return int(jax.tree.leaves(rows)[0].shape[0])
 
 
 def after(scalar: Array, *earlier: Array) -> Array:

@@ -76,10 +76,8 @@ class Growing(FromTraining):
 
     def seen(self, step: int) -> int:
         """Return how many cases all steps before this one saw together."""
-        grown, late = divmod(step, self.double)
-        return self.double * sum(self.size(phase * self.double) for phase in range(grown)) + late * self.size(
-            step
-        )
+        starts = range(0, step, self.double)
+        return sum(self.size(start) * min(self.double, step - start) for start in starts)
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
         """Return the next cases of an order redrawn each epoch; a batch may reach into the next epoch."""
