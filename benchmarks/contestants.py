@@ -204,7 +204,7 @@ CONTESTANTS = {
     ),
     "kfac": Contestant(
         "kfac-jax", "#1B9E77", kfac, lambda s: Batches(Minibatch(s["batch"])),
-        same(batch=1000, damping=150.0, floor=1e-5), {"damping": (150.0, 10.0, 1.0), "floor": (1e-5, 1e-4)},
+        same(batch=1000, damping=150.0, floor=1e-4), {"damping": (150.0, 10.0, 1.0), "floor": (1e-5, 1e-4)},
         on_host=True,
     ),
 }  # fmt: skip

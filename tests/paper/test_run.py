@@ -11,7 +11,7 @@ from natgrad_paper import cache, cli, log, report
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
-METHODS = ("sgd", "ngd", "ngd-same", "ngd-l")
+METHODS = ("sgd", "ngd", "ngd-l", "ncg-kron")
 
 
 def invoke(*arguments):

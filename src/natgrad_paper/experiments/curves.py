@@ -295,6 +295,6 @@ def share(config: Config, path: Path | None, part: Share) -> Problem:
 
 
 EXPERIMENT = Experiment(
-    "curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare, ("sgd", "ngd", "ngd-same", "ngd-l"),
+    "curves", "Figure 3: the Curves benchmark", Config, METHODS, prepare, ("sgd", "ngd", "ngd-l", "ncg-kron"),
     claims=CLAIMS, groups=GROUPS, share=share,
 )  # fmt: skip
