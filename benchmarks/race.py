@@ -105,19 +105,18 @@ def run(
 
 
 def arrival(times: np.ndarray, first: np.ndarray) -> str:
-    """Return the mean time to a level over seeds, and in brackets how many times the first one's, seed by seed."""
-    here = np.isfinite(times)
-    if not here.any():
+    """Return the times to a level, seed by seed, and how many times the first one's they are where both arrive."""
+    if not np.isfinite(times).any():
         return "–"
-    if not here.all():
-        return f"{here.sum()} of {len(times)} seeds"
-    if not np.isfinite(first).all():
-        return f"{times.mean():.0f} s"
-    return f"{times.mean():.0f} s ({np.exp(np.mean(np.log(times / first))):.2f})"
+    words = ", ".join(f"{each:.0f}" if np.isfinite(each) else "–" for each in times) + " s"
+    both = np.isfinite(times) & np.isfinite(first)
+    if not both.any():
+        return words
+    return f"{words} ({np.exp(np.mean(np.log(times[both] / first[both]))):.2f})"
 
 
 def table(course: str, curves: Runs, seconds: float, compiling: dict[str, float]) -> str:
-    """Return error at times (means) and time to errors as Markdown; in brackets, mean ratios to the first one's."""
+    """Return mean errors at times, and times to errors seed by seed, as Markdown; in brackets, ratios to the first."""
     levels = COURSES[course].levels
     arrivals = {
         name: [np.array([time_to(run, level) for run in runs]) for level in levels]

@@ -108,7 +108,7 @@ def _head(found: Report, title: str) -> Markup:
         "Preset": presets,
         "Runs": f"{len(found.logs)}: {len(found.runs)} methods, seeds {', '.join(map(str, seeds))}",
         "Hardware": "; ".join(report.machines(found.logs)),
-        "Versions": "; ".join(report.versions(found.logs)),
+        "Versions": report.versions(found.logs),
     }
     return tag(
         "header",

@@ -157,7 +157,7 @@ def small_print(logs: list[RunLog], groups: Sequence[Group] = ()) -> str:
         "Training time excludes compiling and evaluating."
         f"   λ follows the ratio with the {damping.get('reduction', '–')} model"
         + (f"   {cut} of {len(logs)} runs did not finish" if cut else ""),
-        "; ".join(versions(logs))
+        versions(logs)
         + "   "
         + "; ".join(machines(logs))
         + ("   Lines: " + ", ".join(dashes)) * (len(groups) > 1),
@@ -165,10 +165,13 @@ def small_print(logs: list[RunLog], groups: Sequence[Group] = ()) -> str:
     return "\n".join(lines)
 
 
-def versions(logs: list[RunLog]) -> list[str]:
-    """Return the versions of everything the runs used; several where they differ."""
-    found = ({name: str(version) for name, version in log.header["versions"].items()} for log in logs)
-    return sorted({", ".join(f"{name} {version}" for name, version in each.items()) for each in found})
+def versions(logs: list[RunLog]) -> str:
+    """Return the versions of everything the runs used; several of a package where they differ."""
+    found: dict[str, set[str]] = {}
+    for log in logs:
+        for name, version in log.header["versions"].items():
+            found.setdefault(name, set()).add(str(version))
+    return ", ".join(f"{name} {' and '.join(sorted(each))}" for name, each in found.items())
 
 
 def machines(logs: list[RunLog]) -> list[str]:

@@ -97,6 +97,12 @@ def test_methods_keep_the_order_of_the_experiment():
     assert [(runs.name, len(runs.logs)) for runs in series.by_method(logs)] == [("sgd", 1), ("ngd", 2)]
 
 
+def test_versions_are_said_once_and_apart_where_they_differ():
+    one, other = run_log(seed=0), run_log(seed=1)
+    other.header["versions"] = {"natgrad": "0", "jax": "2", "optax": "3"}
+    assert report.versions([one, other]) == report.versions([other, one]) == "natgrad 0, jax 1 and 2, optax 3"
+
+
 def test_small_print_says_what_a_reader_needs():
     words = report.small_print([run_log(seed=0), run_log(seed=3, end="interrupted")])
     for needed in (

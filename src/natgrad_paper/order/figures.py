@@ -51,7 +51,7 @@ def figure_2(runs: Sequence[Runs]) -> Figure:
         )  # fmt: skip
         words = (
             f"Data: {data['name']}, sha256 {data['sha256'][:16]}…   {report.seeds_in_words(logs)}\n"
-            f"{'; '.join(report.versions(logs))}   {'; '.join(report.machines(logs))}"
+            f"{report.versions(logs)}   {'; '.join(report.machines(logs))}"
         )
         figure.text(0.07, 0.025, words, fontsize=7, color=SOFT, va="bottom", linespacing=1.5)
         figure.subplots_adjust(left=0.09, right=0.985, top=0.89, bottom=0.21, wspace=0.2)

@@ -106,7 +106,7 @@ def _head(logs: list[RunLog], judged: Sequence[Judged]) -> Markup:
         "Seeds": ", ".join(map(str, seeds))
         + ("" if all(log.end == FINISHED for log in logs) else " (not all finished)"),
         "Hardware": "; ".join(report.machines(logs)),
-        "Versions": "; ".join(report.versions(logs)),
+        "Versions": report.versions(logs),
     }
     return tag(
         "header",
