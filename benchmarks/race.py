@@ -164,10 +164,8 @@ def figure(out: Path, course: str, curves: Runs) -> None:
 def tune(course: str, who: str, python: str, options: Any) -> None:
     """Try the contestant's grid, one setting after another, and print the errors, best first."""
     contestant = CONTESTANTS[who]
-    points = [
-        dict(zip(contestant.grid, values, strict=True))
-        for values in itertools.product(*contestant.grid.values())
-    ]
+    grid = contestant.grids[course]
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     found = []
     for point in points:
         name = ", ".join(f"{field} {value:g}" for field, value in point.items())
@@ -200,13 +198,13 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for course in options.courses:
         print(f"{COURSES[course].title}, {options.seconds:.0f} s of training each", flush=True)
+        able = [name for name in names if course in CONTESTANTS[name].settings]
         if options.tune:
-            for name in names:
+            for name in able:
                 tune(course, name, python[name], options)
             continue
         jobs = {
-            CONTESTANTS[name].title: (python[name], name, CONTESTANTS[name].settings[course])
-            for name in names
+            CONTESTANTS[name].title: (python[name], name, CONTESTANTS[name].settings[course]) for name in able
         }
         curves, compiling = run(course, jobs, options)
         result = table(course, curves, options.seconds, compiling)

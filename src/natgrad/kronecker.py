@@ -109,12 +109,8 @@ class Kronecker(Preconditioner):
         sound = jnp.isfinite(tree.length(here.gradient))
         refresh, rebase = _turn(here.steps, self.refresh) & sound, _turn(here.steps, self.rebase) & sound
 
-        def renewed(kept: Memory) -> Memory:
-            kept = jax.lax.cond(refresh, partial(self._measured, here), _same, kept)
-            return jax.lax.cond(rebase, _rebased, _same, kept)
-
-        # One branch around both: each one copies the memory through.
-        memory = jax.lax.cond(refresh | rebase, renewed, _same, memory)
+        memory = _renewed(refresh, partial(self._measured, here), memory, but="basis")
+        memory = _renewed(rebase, _rebased, memory, but="factor")
         return partial(_divided, memory, here.shift), memory
 
     def _empty(self, leaf: Array, side: int) -> Side:
@@ -196,8 +192,20 @@ def _sketched(rows: Array, omega: Array, flips: Array) -> Array:
     return (omega * flips).astype(rows.dtype) @ rows.T / omega.shape[0] ** 0.5
 
 
-def _same(memory: Memory) -> Memory:
-    return memory
+def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but: str) -> Memory:
+    """Return the memory, renewed if it is its turn, but for one field: what a branch may change is copied every step."""
+
+    def without(memory: Memory) -> Memory:
+        return _each_side(lambda side: side._replace(**{but: None}), memory)
+
+    new = jax.lax.cond(turn, lambda: without(renew(memory)), lambda: without(memory))
+    return _each_side(lambda side, old: side._replace(**{but: getattr(old, but)}), new, memory)
+
+
+def _each_side(function: Callable[..., Side], memory: Memory, *others: Memory) -> Memory:
+    left = map(function, memory.left, *(other.left for other in others))
+    right = map(function, memory.right, *(other.right for other in others))
+    return Memory(memory.mass, tuple(left), tuple(right))
 
 
 def _turn(steps: Array, every: int) -> Array:
@@ -221,7 +229,7 @@ def _rebased(memory: Memory) -> Memory:
         # Where no eigenvectors were found, the old ones keep the state finite.
         return _if_finite(new, side)
 
-    return Memory(memory.mass, tuple(map(rebase, memory.left)), tuple(map(rebase, memory.right)))
+    return _each_side(rebase, memory)
 
 
 def _rest(factor: Array, values: Array) -> Array:
