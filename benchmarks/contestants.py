@@ -234,9 +234,12 @@ CONTESTANTS = {
         "kfac-jax", "#1B9E77", kfac, lambda s: Batches(Minibatch(s["batch"])),
         {
             "curves": {"batch": 1000, "damping": 150.0, "floor": 1e-4},
-            "characters": {"batch": 1000, "damping": 1.0, "floor": 1e-5},
+            "characters": {"batch": 1000, "damping": 0.01, "floor": 1e-6},
         },
-        same(damping=(150.0, 10.0, 1.0), floor=(1e-5, 1e-4)),
+        {
+            "curves": {"damping": (150.0, 10.0, 1.0), "floor": (1e-5, 1e-4)},
+            "characters": {"damping": (1.0, 0.1, 0.01), "floor": (1e-6, 1e-5)},
+        },
         on_host=True,
     ),
 }  # fmt: skip

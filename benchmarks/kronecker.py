@@ -16,7 +16,7 @@ from metric_product import autoencoder, images, seconds
 
 import natgrad as ng
 
-BATCH, WARM, TRIES, RESIDUAL = 1000, 40, 5, 0.1
+BATCH, WARM, TRIES, RESIDUAL = 1000, 40, 3, 0.1
 ROAD = ((250, 300), (BATCH, 200))
 """Examples in a batch, and steps with it."""
 

@@ -102,8 +102,8 @@ def fast(
 
     NCG-Q with Kronecker factors: the preconditioned gradient and the last step, combined by the quadratic model with
     the exact metric. There is no solver in a step: beside the gradient, two forward-mode passes, a look at the loss and
-    the preconditioner. Three things get more out of it: larger batches late in training; metric and ρ on a few hundred
-    of a large batch's examples, `step(…, metric_inputs=x[:250], ratio_batch=(x[:250], t[:250]))`; `ng.Averaged`.
+    the preconditioner. Three things get more out of it: batches of 500 to 1000 examples; metric and ρ on a hundred or
+    two of them, `step(…, metric_inputs=x[:125], ratio_batch=(x[:125], t[:125]))`; `ng.Averaged`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
