@@ -317,3 +317,21 @@ def test_bfloat16_parameters_are_solved_in_float32():
     moved = flat(params).astype(np.float32) - flat(half.params).astype(np.float32)
     wanted = flat(expected) - flat(single.params)
     assert np.linalg.norm(moved - wanted) < 0.1 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("recipe", [ng.natural_gradient, ng.fast])
+def test_with_chunks_memory_does_not_follow_the_batch(recipe):
+    def model(params, inputs):
+        return jnp.tanh(inputs @ params["w"]) @ params["v"]
+
+    params = {"w": jnp.ones((50, 20)), "v": jnp.ones((20, 50))}
+    opt = recipe(model, ng.Bernoulli(), microbatch=64)
+
+    def planned(cases):
+        x = jnp.zeros((cases, 50))
+        step = jax.jit(opt.step).lower(params, opt.init(params), (x, x)).compile()
+        return step.memory_analysis().temp_size_in_bytes
+
+    # What grows is a number or two an example, coefficients and the like, and no copy of its 100.
+    few, many = planned(1024), planned(8192)
+    assert many - few < (8192 - 1024) * 4 * 10

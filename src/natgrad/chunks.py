@@ -49,18 +49,27 @@ class Cut:
         return place is None or self.groups(leaf.shape[0]) % place[1] == 0
 
     def arrange(self, leaf: Array) -> Array:
-        """Return the examples as (groups, chunks, neighbours, …), groups filled up with their own first ones."""
+        """Return the examples as (groups, chunks × neighbours, …), groups filled up with their own first ones.
+
+        Not with an axis each: of one neighbour, XLA takes the axis of length 1 for another layout and copies.
+        """
         return self._arrange(leaf, mode="wrap")
 
     def arrange_with_zeros(self, leaf: Array) -> Array:
         """Return the same, filled up with zeros."""
         return self._arrange(leaf, mode="constant")
 
-    @staticmethod
-    def chunk(arranged: Array, number: Array) -> Array:
+    def chunk(self, arranged: Array, number: Array) -> Array:
         """Return one chunk of an arranged array."""
-        own = jax.lax.dynamic_index_in_dim(arranged, number, axis=1, keepdims=False)
+        neighbours = arranged.shape[1] // self.count
+        own = jax.lax.dynamic_slice_in_dim(arranged, number * neighbours, neighbours, axis=1)
         return own.reshape(-1, *own.shape[2:])
+
+    def chunks(self, arranged: Array, numbers: Array) -> Array:
+        """Return several chunks of an arranged array at once, group by group."""
+        groups, places, *rest = arranged.shape
+        own = arranged.reshape(groups, self.count, places // self.count, *rest)[:, numbers]
+        return own.reshape(-1, *rest)
 
     def join(self, stacked: Array, length: int) -> Array:
         """Return rows stacked chunk by chunk in the order of the examples, without the fill."""
@@ -79,7 +88,7 @@ class Cut:
         fill = neighbours * self.count - length // groups
         if fill:
             grouped = jnp.pad(grouped, [(0, 0), (0, fill), *[(0, 0)] * len(rest)], mode=mode)
-        return grouped.reshape(groups, self.count, neighbours, *rest)
+        return grouped
 
 
 def dealt(examples: Any) -> tuple[Any, int]:

@@ -193,7 +193,7 @@ def _sketched(rows: Array, omega: Array, flips: Array) -> Array:
 
 
 def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but: str) -> Memory:
-    """Return the memory, renewed if it is its turn, but for one field: what a branch may change is copied every step."""
+    """Return the memory, renewed if it is its turn, but for a field: what a branch may change is copied every step."""
 
     def without(memory: Memory) -> Memory:
         return _each_side(lambda side: side._replace(**{but: None}), memory)

@@ -214,7 +214,7 @@ class Pass:
         # Under differentiation a chunk is computed again rather than kept: memory stays flat.
         @jax.checkpoint
         def share(number: Array) -> tuple[Tree, Tree]:
-            return fn(*jax.tree.map(lambda leaf: Cut.chunk(leaf, number), arranged))
+            return fn(*jax.tree.map(lambda leaf: self.cut.chunk(leaf, number), arranged))
 
         def body(total: Tree, number: Array) -> tuple[Tree, Tree]:
             more, extra = share(number)
@@ -232,11 +232,7 @@ def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
         return examples
     chosen = jax.random.permutation(key, cut.count)[:groups]
 
-    def pick(arranged: Array) -> Array:
-        own = arranged[:, chosen]
-        return own.reshape(-1, *own.shape[3:])
-
-    few = jax.tree.map(pick, _arranged(cut, examples))
+    few = jax.tree.map(lambda leaf: cut.chunks(leaf, chosen), _arranged(cut, examples))
     return few._replace(coefficients=tree.scale(cut.count / groups, few.coefficients))
 
 
