@@ -175,10 +175,10 @@ def same(**settings: Any) -> dict[str, dict[str, Any]]:
 
 OURS = {
     "curves": {"first": 500, "batch": 1000, "part": 125, "floor": 1e-4},
-    "characters": {"first": 1000, "batch": 1000, "part": 125, "floor": 1e-4},
+    "characters": {"first": 1000, "batch": 1000, "part": 125, "floor": 3e-4},
     "addition": {"first": 125, "batch": 1000, "part": 250, "floor": 1e-5},
 }
-SMALL_GRID = {"rate": (0.01, 0.03, 0.1), "momentum": (0.9, 0.99), "batch": (100, 500)}
+ADAM_GRID = {"rate": (1e-3, 3e-3, 1e-2), "batch": (100, 500)}
 
 CONTESTANTS = {
     "ncg-kron": Contestant(
@@ -205,8 +205,8 @@ CONTESTANTS = {
         },
         {
             "curves": {"rate": (1e-3, 3e-3, 1e-2), "batch": (100, 200, 500, 1000)},
-            "characters": {"rate": (1e-3, 3e-3, 1e-2), "batch": (100, 500)},
-            "addition": {"rate": (1e-3, 3e-3, 1e-2), "batch": (100, 500)},
+            "characters": ADAM_GRID,
+            "addition": ADAM_GRID,
         },
         steps_per_call=20,
     ),
@@ -215,13 +215,13 @@ CONTESTANTS = {
         lambda s: Batches(Minibatch(s["batch"])),
         {
             "curves": {"rate": 0.008, "momentum": 0.999, "batch": 100},
-            "characters": {"rate": 0.1, "momentum": 0.9, "batch": 100},
+            "characters": {"rate": 0.3, "momentum": 0.9, "batch": 300},
             "addition": {"rate": 0.01, "momentum": 0.99, "batch": 100},
         },
         {
             "curves": {"rate": (0.004, 0.008, 0.016, 0.032), "batch": (50, 100, 200, 500)},
-            "characters": SMALL_GRID,
-            "addition": SMALL_GRID,
+            "characters": {"rate": (0.1, 0.2, 0.3), "momentum": (0.9, 0.95), "batch": (100, 200, 300)},
+            "addition": {"rate": (0.01, 0.03, 0.1), "momentum": (0.9, 0.99), "batch": (100, 500)},
         },
         steps_per_call=20,
     ),
@@ -234,11 +234,11 @@ CONTESTANTS = {
         "kfac-jax", "#1B9E77", kfac, lambda s: Batches(Minibatch(s["batch"])),
         {
             "curves": {"batch": 1000, "damping": 150.0, "floor": 1e-4},
-            "characters": {"batch": 1000, "damping": 0.01, "floor": 1e-6},
+            "characters": {"batch": 1000, "damping": 0.001, "floor": 1e-6},
         },
         {
             "curves": {"damping": (150.0, 10.0, 1.0), "floor": (1e-5, 1e-4)},
-            "characters": {"damping": (1.0, 0.1, 0.01), "floor": (1e-6, 1e-5)},
+            "characters": {"damping": (0.1, 0.01, 0.001), "floor": (1e-6, 1e-5)},
         },
         on_host=True,
     ),
