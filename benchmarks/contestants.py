@@ -178,7 +178,6 @@ OURS = {
     "characters": {"first": 1000, "batch": 1000, "part": 125, "floor": 3e-4},
     "addition": {"first": 125, "batch": 1000, "part": 250, "floor": 1e-5},
 }
-ADAM_GRID = {"rate": (1e-3, 3e-3, 1e-2), "batch": (100, 500)}
 
 CONTESTANTS = {
     "ncg-kron": Contestant(
@@ -201,12 +200,12 @@ CONTESTANTS = {
         {
             "curves": {"rate": 3e-3, "batch": 200},
             "characters": {"rate": 3e-3, "batch": 500},
-            "addition": {"rate": 1e-3, "batch": 100},
+            "addition": {"rate": 1e-3, "batch": 50},
         },
         {
             "curves": {"rate": (1e-3, 3e-3, 1e-2), "batch": (100, 200, 500, 1000)},
-            "characters": ADAM_GRID,
-            "addition": ADAM_GRID,
+            "characters": {"rate": (1e-3, 3e-3, 1e-2), "batch": (100, 500)},
+            "addition": {"rate": (5e-4, 1e-3, 3e-3), "batch": (25, 50, 100)},
         },
         steps_per_call=20,
     ),
@@ -216,12 +215,12 @@ CONTESTANTS = {
         {
             "curves": {"rate": 0.008, "momentum": 0.999, "batch": 100},
             "characters": {"rate": 0.3, "momentum": 0.9, "batch": 300},
-            "addition": {"rate": 0.01, "momentum": 0.99, "batch": 100},
+            "addition": {"rate": 0.02, "momentum": 0.98, "batch": 50},
         },
         {
             "curves": {"rate": (0.004, 0.008, 0.016, 0.032), "batch": (50, 100, 200, 500)},
             "characters": {"rate": (0.1, 0.2, 0.3), "momentum": (0.9, 0.95), "batch": (100, 200, 300)},
-            "addition": {"rate": (0.01, 0.03, 0.1), "momentum": (0.9, 0.99), "batch": (100, 500)},
+            "addition": {"rate": (0.01, 0.02, 0.03), "momentum": (0.95, 0.98, 0.99), "batch": (50, 100)},
         },
         steps_per_call=20,
     ),
