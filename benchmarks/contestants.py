@@ -144,6 +144,11 @@ def averaged(problem: Problem, settings: dict[str, Any]) -> ng.Averaged:
     return ng.Averaged(natural(problem, settings), settings["average"])
 
 
+def minibatches(settings: dict[str, Any]) -> Batches:
+    """Return batches of one size."""
+    return Batches(Minibatch(settings["batch"]))
+
+
 def growing(settings: dict[str, Any]) -> Batches:
     """Return batches that grow; metric and ρ on a part of them."""
     part = Part(settings["part"])
@@ -185,9 +190,9 @@ CONTESTANTS = {
         {course: {**settings, "average": 0.98} for course, settings in OURS.items()},
         same(first=(125, 500, 1000), part=(125, 250)),
     ),
-    "ncg-plain": Contestant("natgrad.fast", "#FDB863", natural, growing, OURS, same(floor=(1e-5, 1e-4, 1e-3))),
+    "ncg-plain": Contestant("natgrad.fast", "#FDB863", natural, growing, OURS, same(floor=(1e-5, 1e-4, 3e-4, 1e-3))),
     "hf": Contestant(
-        "Hessian-Free", "#8C510A", hessian_free, lambda s: Batches(Minibatch(s["batch"])),
+        "Hessian-Free", "#8C510A", hessian_free, minibatches,
         {
             "curves": {"batch": 1000, "maxiter": 20, "damping": 0.1},
             "characters": {"batch": 1000, "maxiter": 10, "damping": 0.1},
@@ -196,7 +201,7 @@ CONTESTANTS = {
         same(maxiter=(10, 30), batch=(1000, 4000)),
     ),
     "adam": Contestant(
-        "Adam", "#E41A1C", lambda p, s: first_order.adam(p, s["rate"]), lambda s: Batches(Minibatch(s["batch"])),
+        "Adam", "#E41A1C", lambda p, s: first_order.adam(p, s["rate"]), minibatches,
         {
             "curves": {"rate": 3e-3, "batch": 200},
             "characters": {"rate": 3e-3, "batch": 500},
@@ -210,8 +215,7 @@ CONTESTANTS = {
         steps_per_call=20,
     ),
     "nesterov": Contestant(
-        "Nesterov", "#BF812D", lambda p, s: first_order.nesterov(p, s["rate"], s["momentum"]),
-        lambda s: Batches(Minibatch(s["batch"])),
+        "Nesterov", "#BF812D", lambda p, s: first_order.nesterov(p, s["rate"], s["momentum"]), minibatches,
         {
             "curves": {"rate": 0.008, "momentum": 0.999, "batch": 100},
             "characters": {"rate": 0.3, "momentum": 0.9, "batch": 300},
@@ -230,7 +234,7 @@ CONTESTANTS = {
     ),
     # No settings for the recurrent net: kfac-jax finds no layers inside a scan, and refuses.
     "kfac": Contestant(
-        "kfac-jax", "#1B9E77", kfac, lambda s: Batches(Minibatch(s["batch"])),
+        "kfac-jax", "#1B9E77", kfac, minibatches,
         {
             "curves": {"batch": 1000, "damping": 150.0, "floor": 1e-4},
             "characters": {"batch": 1000, "damping": 0.001, "floor": 1e-6},
