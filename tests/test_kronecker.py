@@ -332,12 +332,12 @@ def test_a_refused_step_keeps_what_was_measured_but_not_of_a_bad_batch():
     theta = params()
     start = opt.init(theta)
     _, state, info = opt.step(theta, start, (X, T))
-    assert ng.Outcome.name_of(info.reason) == "rejected"
+    assert ng.Outcome.name_of(info.outcome) == "rejected"
     assert float(_kronecker(state).mass) > 0
     assert any(bool(jnp.any(side.factor != 0)) for side in _kronecker(state).left)
     # Inputs are fine, targets are not: the scores, which see no targets, would be finite.
     _, after, info = opt.step(theta, state, (X, T.at[0, 0].set(jnp.nan)))
-    assert ng.Outcome.name_of(info.reason) == "nonfinite gradient"
+    assert ng.Outcome.name_of(info.outcome) == "nonfinite gradient"
     for a, b in zip(jax.tree.leaves(_kronecker(state)), jax.tree.leaves(_kronecker(after)), strict=True):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 

@@ -100,7 +100,7 @@ def test_a_bad_number_is_refused_named_and_forgotten(method):
                 assert info.accepted, (place, value)
                 continue
             assert not info.accepted, (place, value)
-            assert ng.Outcome(int(info.reason)).name == reason, (place, value)
+            assert ng.Outcome(int(info.outcome)).name == reason, (place, value)
             assert identical(params, CASE.params), (place, value)
             assert state.damping == 0.75, (place, value)
             assert finite(state), (place, value)
@@ -160,7 +160,7 @@ def test_a_bad_gradient_from_elsewhere_is_refused():
     batch = (CASE.inputs, None)
     state = opt.init(CASE.params)
     params, state, info = opt.step(CASE.params, state, batch, gradient=bad)
-    assert ng.Outcome.name_of(info.reason) == "nonfinite gradient"
+    assert ng.Outcome.name_of(info.outcome) == "nonfinite gradient"
     assert identical(params, CASE.params)
     assert opt.step(params, state, batch, gradient=gradient)[2].accepted
 
@@ -170,7 +170,7 @@ def test_weights_that_sum_to_zero_are_refused():
     batches = clean()
     batches["batch"] = (*batches["batch"][:2], jnp.zeros(7))
     params, _, info = step(opt, CASE.params, opt.init(CASE.params), batches)
-    assert ng.Outcome(int(info.reason)) == ng.Outcome.NONFINITE_GRADIENT
+    assert ng.Outcome(int(info.outcome)) == ng.Outcome.NONFINITE_GRADIENT
     assert identical(params, CASE.params)
 
 
@@ -184,7 +184,7 @@ def test_an_overflowing_step_is_refused():
     params, state, info = opt.step(
         CASE.params, opt.init(CASE.params), (CASE.inputs, TARGETS), learning_rate=1e60
     )
-    assert ng.Outcome(int(info.reason)) == ng.Outcome.NONFINITE_LOSS
+    assert ng.Outcome(int(info.outcome)) == ng.Outcome.NONFINITE_LOSS
     assert identical(params, CASE.params)
     assert state.damping == 0.75
 

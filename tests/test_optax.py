@@ -198,7 +198,7 @@ def test_a_gradient_that_is_not_finite_gives_no_update_and_says_so():
     bad = jax.tree.map(lambda g: g.at[(0,) * g.ndim].set(jnp.nan), GRADIENT)
     updates, state = tx.update(bad, tx.init(PARAMS), PARAMS, inputs=X, value_fn=loss)
     assert not flat(updates).any()
-    assert ng.Outcome.name_of(state.info.reason) == "nonfinite gradient"
+    assert ng.Outcome.name_of(state.info.outcome) == "nonfinite gradient"
     assert state.steps.damping == 1.5
 
 

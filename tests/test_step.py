@@ -33,8 +33,8 @@ def test_a_quadratic_is_solved_in_one_step():
     w, _, info = opt.step(W, opt.init(W), (X, T))
     np.testing.assert_allclose(w, LEAST_SQUARES, atol=1e-10)
     assert info.accepted
-    assert info.reason == ng.Outcome.ACCEPTED
-    assert ng.Outcome.name_of(info.reason) == "accepted"
+    assert info.outcome == ng.Outcome.ACCEPTED
+    assert ng.Outcome.name_of(info.outcome) == "accepted"
 
 
 def test_great_damping_gives_the_gradient_over_lambda():
@@ -252,7 +252,7 @@ def test_a_solve_that_gives_nothing_is_refused_until_damping_makes_it_give_somet
     state = opt.init(params)
     for _ in range(2):
         params, state, info = opt.step(params, state, batch)
-        assert ng.Outcome.name_of(info.reason) == "no direction"
+        assert ng.Outcome.name_of(info.outcome) == "no direction"
         assert ng.Reason.name_of(info.solver.reason) == "indefinite"
         assert params == 0.3
     assert state.damping == 0.5 * 1.5**2

@@ -259,7 +259,7 @@ def test_reject_refuses_a_rise_of_the_loss_and_nothing_else(recipe):
     assert info.new_loss < info.loss
     params, state, info = opt.step(PARAMS, state, (X, T), learning_rate=-0.1)
     assert info.new_loss > info.loss
-    assert ng.Outcome.name_of(info.reason) == "rejected"
+    assert ng.Outcome.name_of(info.outcome) == "rejected"
     assert np.array_equal(flat(params), FLAT)
     assert state.damping == 1.5
 

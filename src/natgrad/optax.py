@@ -69,7 +69,7 @@ def scale_by_natural_gradient(
     * `targets`: for the metrics and preconditioners that are defined by them.
     * `full_params`: the whole parameters, when `optax.masked` hides some of them from this transformation.
 
-    A step that is refused (`info.reason` says why: a number that is not finite, or ρ below `reject`) gives updates
+    A step that is refused (`info.outcome` says why: a number that is not finite, or ρ below `reject`) gives updates
     of zero.
 
     Args:
@@ -291,7 +291,7 @@ def _nothing_yet(theta: Tree, damping: Array) -> Info:
         rho=nan,
         damping=damping,
         accepted=jnp.array(False),
-        reason=jnp.asarray(Outcome.ACCEPTED, jnp.int32),
+        outcome=jnp.asarray(Outcome.ACCEPTED, jnp.int32),
         step_size=nan.reshape(1),
         grad_norm=nan,
         step_norm=nan,

@@ -231,7 +231,7 @@ def commit(
         rho=rho,
         damping=state.damping,
         accepted=accepted,
-        reason=reason,
+        outcome=reason,
         step_size=found.z,
         grad_norm=lengths[0],
         step_norm=lengths[1],

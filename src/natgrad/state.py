@@ -10,7 +10,7 @@ from natgrad.tree import Tree
 
 
 class Outcome(IntEnum):
-    """What became of a step. All but the first leave the parameters as they were, to the bit."""
+    """What became of a step. Where `info.accepted` is false the parameters are as they were, to the bit."""
 
     ACCEPTED = 0
     NONFINITE_GRADIENT = 1
@@ -25,11 +25,13 @@ class Outcome(IntEnum):
     """ρ fell below the optimizer's `reject`."""
     NO_DIRECTION = 6
     """The solver met curvature that is not positive at once and gave nothing; a larger λ mends it."""
+    UNMEASURABLE = 7
+    """The loss cannot resolve what the step does, promised or done. A fixed rate takes it, a search stays; λ falls."""
 
     @classmethod
-    def name_of(cls, reason: Any) -> str:
-        """Return the printable name of a (concrete) `info.reason`."""
-        return cls(int(reason)).name.lower().replace("_", " ")
+    def name_of(cls, outcome: Any) -> str:
+        """Return the printable name of a (concrete) `info.outcome`."""
+        return cls(int(outcome)).name.lower().replace("_", " ")
 
 
 class State(NamedTuple):
@@ -57,8 +59,8 @@ class Info(NamedTuple):
     damping: Array
     """λ used in this step."""
     accepted: Array
-    reason: Array
-    """An `Outcome`."""
+    outcome: Array
+    """What became of the step, an `Outcome`; print it with `ng.Outcome.name_of`."""
     step_size: Array
     """The coefficients z, one a row."""
     grad_norm: Array

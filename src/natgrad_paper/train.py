@@ -326,7 +326,7 @@ def _rows(history: dict[str, np.ndarray], steps: int) -> tuple[dict[str, Any], .
 def _summary(info: Any) -> dict[str, Any]:
     """Return the numbers worth logging, where this method has them."""
     kept = {name: value for name in STEP_FIELDS if (value := getattr(info, name, None)) is not None}
-    if (outcome := getattr(info, "reason", None)) is not None:
+    if (outcome := getattr(info, "outcome", None)) is not None:
         kept["outcome"] = outcome
     solver = getattr(info, "solver", None)
     for name in SOLVER_FIELDS:

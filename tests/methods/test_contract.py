@@ -105,14 +105,14 @@ def test_nan_is_refused_wherever_the_method_looks(name, value):
             assert info.accepted, where
             continue
         assert not info.accepted, where
-        assert "nonfinite" in ng.Outcome.name_of(info.reason), where
+        assert "nonfinite" in ng.Outcome.name_of(info.outcome), where
         jax.tree.map(np.testing.assert_array_equal, same, params)
         floats = [leaf for leaf in jax.tree.leaves(after) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         assert all(np.all(np.isfinite(leaf)) for leaf in floats), where
         if opt.damping.needs_ratio:
             assert after.damping > state.damping, where
         moved, _, info = opt.step(same, after, **good)
-        assert info.accepted or ng.Outcome.name_of(info.reason) == "no decrease", where
+        assert info.accepted or ng.Outcome.name_of(info.outcome) == "no decrease", where
         assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(moved))
 
 

@@ -100,7 +100,7 @@ def test_floors_keep_a_singular_metric_harmless():
     params, state = PROBLEM.start, opt.init(PROBLEM.start)
     for _ in range(3):
         params, state, info = opt.step(params, state, dead)
-        assert info.accepted or ng.Outcome.name_of(info.reason) == "no decrease"
+        assert info.accepted or ng.Outcome.name_of(info.outcome) == "no decrease"
     assert np.all(np.isfinite(params))
     best = np.linalg.lstsq(np.asarray(dead[0])[:, 1:], np.asarray(t), rcond=None)[0]
     np.testing.assert_allclose(params[1:], best, rtol=1e-3, atol=1e-5)

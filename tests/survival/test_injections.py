@@ -83,7 +83,7 @@ class Injected:
         raised = damping is None or (
             after.damping > before.damping if damping.needs_ratio else after.damping == before.damping
         )
-        named = "nonfinite" in ng.Outcome.name_of(info.reason)
+        named = "nonfinite" in ng.Outcome.name_of(info.outcome)
         return not info.accepted and bits(params) == bits(self.params) and finite and bool(raised) and named
 
 

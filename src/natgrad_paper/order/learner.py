@@ -134,7 +134,7 @@ def _advance(
 ) -> tuple[Trained, Array]:
     def one(carry: Trained, batch: tuple[Array, Array]) -> tuple[Trained, Array]:
         params, state, info = optimizer.step(*carry, batch, learning_rate=rate)
-        return (params, state), info.reason
+        return (params, state), info.outcome
 
     return jax.lax.scan(one, trained, (inputs, labels))
 
