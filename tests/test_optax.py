@@ -99,6 +99,22 @@ def test_the_value_function_may_ask_for_extra_arguments_and_the_known_value_is_u
     assert state.info.loss == 3.0
 
 
+@pytest.mark.parametrize("mask", [None, [True, False]])
+def test_the_value_function_may_ask_for_the_context(mask):
+    def model(params, x, c):
+        return c * MODEL(params, x)
+
+    def value_fn(params, inputs, targets, context):
+        return jnp.mean(LIKELIHOOD.nll(model(params, inputs, context), targets))
+
+    tx = ng.optax.scale_by_natural_gradient(model, LIKELIHOOD, solver=SOLVER)
+    tx = tx if mask is None else optax.masked(tx, mask)
+    context = jnp.array(2.0)
+    extra = {"inputs": X, "targets": T, "context": context, "value_fn": value_fn, "full_params": PARAMS}
+    _, state = tx.update(GRADIENT, tx.init(PARAMS), PARAMS, **extra)
+    np.testing.assert_allclose(optax.tree.get(state, "info").loss, value_fn(PARAMS, X, T, context))
+
+
 def test_calibration_finds_its_first_damping():
     tx = scale_by(damping=ng.LevenbergMarquardt("calibrate"))
     native = ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, damping=ng.LevenbergMarquardt("calibrate"))

@@ -124,9 +124,9 @@ def scale_by_natural_gradient(
                 "The metric is taken at the parameters: call update(updates, state, params, ...)."
             )
         _require(opt, inputs, targets, value_fn)
-        own, whole, context = _with_frozen(params, full_params, context)
+        own, whole, carried = _with_frozen(params, full_params, context)
         validate.parameters(own)
-        data = Data((inputs, targets, weights), context=context, gradient=_own(updates))
+        data = Data((inputs, targets, weights), context=carried, gradient=_own(updates))
         steps = _hold(state.steps, held)
         dtype = tree.dtype(working(own))
         rate = trial_rate(steps.steps) if callable(trial_rate) else trial_rate
@@ -134,7 +134,7 @@ def scale_by_natural_gradient(
 
         measure = None
         if value_fn is not None and _wants_ratio(opt):
-            known = dict(inputs=inputs, weights=weights, targets=targets, **extra)
+            known = dict(inputs=inputs, weights=weights, targets=targets, context=context, **extra)
             call = partial(value_fn, **_arguments(value_fn, known))
             measure = _Measure(lambda p: jnp.asarray(call(whole(p))).astype(dtype), value)
 
