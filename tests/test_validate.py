@@ -1,9 +1,11 @@
 """A call that cannot mean what it says gets one clear sentence."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from models import MODELS, mlp
 
 import natgrad as ng
@@ -181,6 +183,24 @@ BAD_STEPS = {
         ValueError,
         "Product targets must be a tuple of 2 entries",
     ),
+    "a dictionary of outputs": (
+        lambda: step(with_model(lambda p, x: {"mean": mlp(p, x)}), batch=(X, {"mean": T})),
+        ValueError,
+        "The model returned a dict, and Bernoulli reads one array of outputs.*ng.Product",
+    ),
+    "a tuple of outputs without a Product": (
+        lambda: step(with_model(lambda p, x: (mlp(p, x), mlp(p, x)), ng.Gaussian()), batch=(X, (T, T))),
+        ValueError,
+        "The model returned a tuple, and Gaussian reads one array of outputs",
+    ),
+    "a dictionary in a Product": (
+        lambda: step(
+            with_model(lambda p, x: (mlp(p, x), {"a": mlp(p, x)}), ng.Product(ng.Bernoulli(), ng.Gaussian())),
+            batch=(X, (T, {"a": T})),
+        ),
+        ValueError,
+        "returned a dict, and Gaussian reads one array",
+    ),
     "an objective of another shape": (
         lambda: step(ng.natural_gradient(mlp, ng.Bernoulli(), objective=lambda r, t: jnp.mean(r))),
         ValueError,
@@ -229,7 +249,45 @@ BAD_PARTS = {
     "product weights": (lambda: ng.Product(ng.Bernoulli(), weights=(1.0, 2.0)), "one weight for each"),
 }
 
+
+class Unhashable:
+    """A callable that defines equality alone."""
+
+    def __call__(self, params, inputs):
+        return inputs
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
 BAD_TYPES = {
+    "a module as the model": (
+        lambda: ng.sgd(eqx.nn.Linear(3, 3, key=jax.random.key(0)), ng.Gaussian()),
+        "model is a Linear that holds arrays, or cannot be hashed: give a function, lambda params, x: eqx.combine",
+    ),
+    "an nnx module as the model": (
+        lambda: ng.fast(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), ng.Gaussian()),
+        "model is a Linear that holds arrays.*nnx.merge",
+    ),
+    "a module in a Stateful": (
+        lambda: ng.sgd(ng.Stateful(eqx.nn.Linear(3, 3, key=jax.random.key(0))), ng.Gaussian()),
+        "model is a Linear that holds arrays",
+    ),
+    "a model without a hash": (
+        lambda: ng.sgd(Unhashable(), ng.Gaussian()),
+        "model is a Unhashable that holds arrays, or cannot be hashed",
+    ),
+    "likelihoods in a tuple": (
+        lambda: ng.Product((ng.Gaussian(), ng.Bernoulli())),
+        r"Product got a tuple: give likelihoods one by one, ng.Product\(ng.Gaussian\(\), …\)",
+    ),
+    "a class in a Product": (lambda: ng.Product(ng.Gaussian), "Product got a Gaussian"),
+    "a misspelt option of from_log_prob": (
+        lambda: ng.Likelihood.from_log_prob(lambda r, t: r[:, 0], sampel=lambda key, r: r),
+        r"from_log_prob\(\) got an unexpected keyword argument 'sampel'",
+    ),
     "a class for a likelihood": (
         lambda: ng.sgd(mlp, ng.Bernoulli),
         "likelihood is the class Bernoulli: give an instance, with parentheses",
@@ -262,6 +320,12 @@ def test_bad_types(call):
     run, sentence = BAD_TYPES[call]
     with pytest.raises(TypeError, match=sentence):
         run()
+
+
+def test_functions_that_carry_arrays_are_models():
+    bound = jax.tree_util.Partial(lambda a, p, x: a + mlp(p, x), jnp.ones(3))
+    for model in (bound, eqx.filter_jit(mlp), ng.Stateful(lambda p, x, c: (mlp(p, x), c))):
+        assert ng.sgd(model, ng.Bernoulli()).model is model
 
 
 def test_metric_product_refuses_what_the_step_refuses():

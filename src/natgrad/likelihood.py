@@ -97,7 +97,15 @@ class Likelihood:
         return jax.tree.map(lambda leaf: _broadcast(coefficients, leaf) * leaf, u)
 
     @staticmethod
-    def from_log_prob(log_prob: Callable[[Tree, Tree], Array], **known: Any) -> "Likelihood":
+    def from_log_prob(
+        log_prob: Callable[[Tree, Tree], Array],
+        *,
+        kl: Callable[[Tree, Tree], Array] | None = None,
+        log_partition: Callable[[Tree], Array] | None = None,
+        support: Any = None,
+        sample: Callable[[Array, Tree], Tree] | None = None,
+        mean: Callable[[Tree], Tree] | None = None,
+    ) -> "Likelihood":
         """Build a likelihood from `log_prob(outputs, targets) -> (batch,)` and what else is known of it.
 
         Give `kl(outputs, new_outputs) -> (batch,)`, `log_partition(outputs) -> (batch,)` (an exponential family
@@ -106,7 +114,9 @@ class Likelihood:
         """
         from natgrad.custom import LogProb
 
-        return LogProb(log_prob, **known)
+        return LogProb(
+            log_prob, kl=kl, log_partition=log_partition, support=support, sample=sample, mean=mean
+        )
 
     @staticmethod
     def from_loss(loss: Callable[[Tree, Tree], Array]) -> "Likelihood":
@@ -309,6 +319,12 @@ class Product(Likelihood):
     weights: tuple[float, ...]
 
     def __init__(self, *factors: Likelihood, weights: tuple[float, ...] | None = None):
+        for factor in factors:
+            if isinstance(factor, type) or not hasattr(factor, "nll"):
+                found = factor if isinstance(factor, type) else type(factor)
+                raise TypeError(
+                    f"Product got a {found.__name__}: give likelihoods one by one, ng.Product(ng.Gaussian(), …)."
+                )
         weights = (1.0,) * len(factors) if weights is None else tuple(weights)
         if not factors or len(weights) != len(factors):
             raise ValueError(f"Product needs one weight for each of its {len(factors)} factors.")

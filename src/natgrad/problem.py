@@ -17,10 +17,12 @@ from jax import Array
 from natgrad import tree
 from natgrad.chunks import Cut, dealt, zeros_of
 from natgrad.frozen import Frozen, merge
-from natgrad.likelihood import Likelihood, Product
+from natgrad.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, Product
 from natgrad.tree import Tree
 
 Model = Callable[..., Any]
+SINGLE = (Bernoulli, Categorical, Gaussian, Poisson)
+"""The likelihoods of one array; those of a user's functions may take any tree."""
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,14 @@ def _check_outputs(likelihood: Likelihood, outputs: Tree, lengths: set[tuple[int
         raise ValueError(
             f"A Product of {parts} likelihoods needs a model that returns a tuple of {parts} outputs."
         )
+    for part, own in zip(
+        likelihood.parts(), outputs if isinstance(likelihood, Product) else (outputs,), strict=True
+    ):
+        if isinstance(part, SINGLE) and not hasattr(own, "dtype"):
+            raise ValueError(
+                f"The model returned a {type(own).__name__}, and {type(part).__name__} reads one array of outputs: "
+                "return that array, or a tuple of arrays with ng.Product."
+            )
 
 
 def _check_objective(found: Tree, outputs: Tree, likelihood: Likelihood) -> None:

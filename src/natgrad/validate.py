@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from natgrad.metric import OWN
+from natgrad.problem import Stateful
 from natgrad.tree import Tree
 
 if TYPE_CHECKING:
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
 def optimizer(opt: "Optimizer") -> None:
     """Refuse parts that do not fit."""
-    if not callable(opt.model):
-        raise TypeError("model must be a function: model(params, inputs) -> outputs.")
+    model(opt.model)
     if isinstance(opt.likelihood, type):
         raise TypeError(
             f"likelihood is the class {opt.likelihood.__name__}: give an instance, with parentheses."
@@ -31,6 +31,30 @@ def optimizer(opt: "Optimizer") -> None:
     if opt.max_norm is not None and not opt.max_norm > 0:
         raise ValueError(f"max_norm={opt.max_norm}: give a positive length, or None.")
     _ = opt.problem
+
+
+def model(model: Any) -> None:
+    """Refuse what is no function, and a module that holds its own parameters."""
+    if not callable(model):
+        raise TypeError("model must be a function: model(params, inputs) -> outputs.")
+    inner = model.fn if isinstance(model, Stateful) else model
+    # A Partial is a function, with arrays bound to it on purpose.
+    holds = not isinstance(inner, jax.tree_util.Partial) and any(
+        hasattr(leaf, "dtype") for leaf in jax.tree.leaves(inner)
+    )
+    if holds or not _hashable(inner):
+        raise TypeError(
+            f"model is a {type(inner).__name__} that holds arrays, or cannot be hashed: give a function, "
+            "lambda params, x: eqx.combine(params, static)(x) or nnx.merge(graph, params)(x)."
+        )
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def parameters(params: Tree) -> None:
