@@ -1,5 +1,6 @@
 """`ng.check` finds each fault it claims to look for, and none where there is none."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,8 +68,20 @@ def test_numbers_that_are_not_finite():
     only(ng.check(MODEL, ng.Gaussian(), PARAMS, (X, ZERO_ONE.at[2].set(jnp.nan))), "data", "targets")
     bad = jax.tree.map(lambda leaf: leaf * jnp.inf, PARAMS)
     only(ng.check(MODEL, ng.Gaussian(), bad, (X, ZERO_ONE)), "parameters", "[0]['b'] holds")
-    weights = -jnp.ones(7)
-    only(ng.check(MODEL, ng.Gaussian(), PARAMS, (X, ZERO_ONE, weights)), "data", "weights")
+    for weights in (-jnp.ones(7), jnp.zeros(7)):
+        only(ng.check(MODEL, ng.Gaussian(), PARAMS, (X, ZERO_ONE, weights)), "data", "weights")
+
+
+def test_data_that_are_not_finite_are_the_only_fault():
+    report = ng.check(MODEL, ng.Bernoulli(), PARAMS, (X.at[0, 0].set(jnp.nan), ZERO_ONE))
+    only(report, "data", "inputs")
+    assert report.passed == ("parameters", "shapes")
+    assert not report.warnings
+    only(
+        ng.check(lambda p, x: jnp.log(MODEL(p, x) - 9), ng.Gaussian(), PARAMS, (X, ZERO_ONE)),
+        "data",
+        "outputs",
+    )
 
 
 def test_shapes_dtypes_and_models_that_cannot_be_called():
@@ -76,6 +89,39 @@ def test_shapes_dtypes_and_models_that_cannot_be_called():
     only(ng.check(MODEL, ng.Gaussian(), {"i": jnp.arange(3)}, (X, ZERO_ONE)), "parameters", "int")
     only(ng.check(lambda p, x, c: x, ng.Gaussian(), PARAMS, (X, ZERO_ONE)), "shapes", "model(params, inputs)")
     only(ng.check(MODEL, ng.Gaussian(), PARAMS, X), "shapes", "(inputs, targets)")
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "words"),
+    [
+        (MODEL, (X, ZERO_ONE[:, :2]), "targets have shape (7, 2)"),
+        (MODEL, (X, ZERO_ONE, jnp.ones(3)), "weights have shape (3,)"),
+        (MODEL, (X[:0], ZERO_ONE[:0]), "The batch is empty"),
+        (MODEL, X, "batch must be (inputs, targets)"),
+        (lambda p, x: {"mean": MODEL(p, x)}, (X, {"mean": ZERO_ONE}), "returned a dict"),
+    ],
+)
+def test_how_the_model_is_called_is_no_advice_on_data(model, batch, words):
+    report = ng.check(model, ng.Gaussian(), PARAMS, batch)
+    only(report, "shapes", words)
+    assert "model(params, inputs)" not in str(report)
+    assert "metric=" not in str(report)
+
+
+def test_a_module_is_no_model():
+    module = eqx.nn.Linear(3, 3, key=jax.random.key(0))
+    only(ng.check(module, ng.Gaussian(), PARAMS, (X, ZERO_ONE)), "model", "give a function")
+
+
+def test_a_model_that_has_no_forward_mode():
+    @jax.custom_vjp
+    def double(x):
+        return 2 * x
+
+    double.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g,))
+    report = ng.check(lambda p, x: double(MODEL(p, x)), ng.Gaussian(), PARAMS, (X, ZERO_ONE))
+    only(report, "metric", "jax.custom_jvp")
+    assert "metric=" not in str(report)
 
 
 @pytest.mark.parametrize(
@@ -157,3 +203,122 @@ def test_frozen_parameters_are_left_out():
     mask = {"own": True, "order": False}
     assert ng.check(model, ng.Gaussian(), params, (X, ZERO_ONE), trainable=mask, loss=loss)
     only(ng.check(model, ng.Gaussian(), params, (X, ZERO_ONE)), "parameters", "int")
+
+
+def dense(sizes, key=0):
+    """A network, and its parameters, for inputs of another width."""
+    keys = jax.random.split(jax.random.key(key), len(sizes) - 1)
+    shapes = zip(keys, sizes[:-1], sizes[1:], strict=True)
+    params = [{"w": jax.random.normal(k, (n, m)) / n, "b": jnp.zeros(m)} for k, n, m in shapes]
+    return MODEL, params
+
+
+def warned(report):
+    """The names of the warnings in a report without faults."""
+    assert report, str(report)
+    return [warning.check for warning in report.warnings]
+
+
+def gaussian(x, outputs=3, model=MODEL, **options):
+    _, params = dense((x.shape[1], 4, outputs))
+    return ng.check(model, ng.Gaussian(), params, (x, jnp.zeros((x.shape[0], outputs))), **options)
+
+
+NORMAL = jax.random.normal(jax.random.key(3), (20, 6))
+
+
+def test_a_sound_case_has_no_warning():
+    assert not warned(gaussian(NORMAL))
+    assert "warning" not in str(gaussian(NORMAL))
+
+
+def test_columns_of_different_scales():
+    report = gaussian(NORMAL * jnp.array([1.0, 1.0, 1.0, 1e4, 1.0, 1.0]))
+    assert warned(report) == ["scale"]
+    assert "inputs[:, 3]" in str(report)
+    assert "No fault found. 1 warning." in str(report)
+    assert "  ! scale:" in str(report)
+    assert not warned(gaussian(NORMAL * jnp.array([1.0, 1.0, 1.0, 100.0, 1.0, 1.0])))
+
+
+def test_pixels_that_are_rarely_on_are_no_matter_of_scale():
+    pixels = jnp.zeros((500, 6)).at[:, 0].set(jnp.linspace(0, 1, 500)).at[7, 1].set(1 / 255)
+    assert pixels[:, 0].std() > 1e3 * pixels[:, 1].std()
+    assert not warned(gaussian(pixels))
+
+
+def test_columns_that_never_vary_are_counted_and_a_few_are_named():
+    report = gaussian(NORMAL.at[:, 2].set(1.0))
+    assert warned(report) == ["constant inputs"]
+    assert "1 of 6 input columns never varies over the batch: inputs[:, 2]." in str(report)
+    wide = jnp.concatenate([jnp.full((20, 37), -0.4), NORMAL], axis=1)
+    report = gaussian(wide)
+    assert (
+        "37 of 43 input columns never vary over the batch: inputs[:, 0], inputs[:, 1], inputs[:, 2], …"
+        in str(report)
+    )
+    assert len(str(report).splitlines()) == 4
+
+
+def test_columns_of_zeros_are_ordinary_unless_there_is_nothing_else():
+    assert not warned(gaussian(NORMAL.at[:, :4].set(0.0)))
+    assert "6 of 6 input columns" in str(gaussian(jnp.zeros((20, 6))))
+
+
+def test_inputs_in_a_tree_are_named_by_their_path():
+    inputs = {"age": 1e5 * NORMAL[:, :1], "images": NORMAL.reshape(20, 3, 2).at[:, 1, 0].set(2.0)}
+
+    def model(params, x):
+        return MODEL(params, jnp.concatenate([x["age"], x["images"].reshape(-1, 6)], axis=1))
+
+    _, params = dense((7, 4, 3))
+    report = ng.check(model, ng.Gaussian(), params, (inputs, jnp.zeros((20, 3))))
+    assert warned(report) == ["scale", "constant inputs"]
+    assert ", inputs['age'][:, 0] " in str(report)
+    assert "1 of 7 input columns never varies over the batch: inputs['images'][:, 1, 0]." in str(report)
+
+
+def test_integers_are_indices():
+    tokens = jnp.array([[0, 5, 50_000]] * 10)
+    params = {"table": jax.random.normal(jax.random.key(0), (8, 2))}
+
+    def model(params, x):
+        return params["table"][x % 8].reshape(x.shape[0], -1) * jnp.arange(1.0, x.shape[0] + 1)[:, None]
+
+    report = ng.check(model, ng.Gaussian(), params, (tokens, jnp.zeros((10, 6))))
+    assert not report.warnings
+
+
+def test_a_dead_output_is_told_from_a_last_layer_that_starts_at_zero():
+    model, params = dense((6, 4, 3))
+    batch = (NORMAL, jnp.zeros((20, 3)))
+    zero = [params[0], jax.tree.map(jnp.zeros_like, params[1])]
+    assert not warned(ng.check(model, ng.Gaussian(), zero, batch))
+
+    def rectified(p, x):
+        return jax.nn.relu(model(p, x) + jnp.array([5.0, -100.0, 5.0]))
+
+    report = ng.check(rectified, ng.Gaussian(), params, batch)
+    assert warned(report) == ["constant outputs"]
+    assert "1 of 3 outputs never varies over the batch: outputs[:, 1]." in str(report)
+
+
+def test_fewer_examples_than_outputs():
+    report = gaussian(NORMAL[:4], outputs=5)
+    assert warned(report) == ["batch"]
+    assert "4 examples for 5 outputs: the metric has rank 20 at most, for 53 parameters" in str(report)
+    assert not warned(gaussian(NORMAL[:5], outputs=5))
+
+
+def test_positions_of_a_sequence_count_as_rows():
+    _, params = dense((6, 4, 5))
+    steps = NORMAL.reshape(4, 5, 6)
+    assert not warned(ng.check(MODEL, ng.Categorical(), params, (steps, jnp.zeros((4, 5), jnp.int32))))
+    assert warned(ng.check(MODEL, ng.Categorical(), params, (steps[:, :1], jnp.zeros((4, 1), jnp.int32))))
+
+
+def test_one_example_and_half_precision_are_looked_at_without_a_word():
+    assert warned(gaussian(NORMAL[:1], outputs=1)) == []
+    case = MODELS["mlp"].cast(jnp.bfloat16)
+    report = ng.check(MODEL, ng.Gaussian(), case.params, (case.inputs, ZERO_ONE.astype(jnp.bfloat16)))
+    assert not warned(report)

@@ -11,9 +11,10 @@ from typing import Any
 import jax
 from jax import Array
 
-from natgrad import faults
+from natgrad import cautions, faults
+from natgrad.cautions import Caution
 from natgrad.custom import Loss
-from natgrad.faults import Fault, Stop
+from natgrad.faults import Fault, Found, Stop
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, GaussNewton, Metric
 from natgrad.problem import Model
@@ -22,23 +23,31 @@ from natgrad.tree import Tree
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found: true if nothing is wrong; print it to read."""
+    """What `check` found: true if nothing is wrong, warnings or not; print it to read."""
 
     faults: tuple[Fault, ...]
     passed: tuple[str, ...]
     """The checks without a fault. What could not be looked at, because of an earlier fault, is in neither."""
+    warnings: tuple[Caution, ...] = ()
+    """What is not wrong, but makes training hard."""
 
     def __bool__(self) -> bool:
         return not self.faults
 
     def __str__(self) -> str:
-        count = len(self.faults)
-        lines = ["No fault found." if not count else f"{count} fault{'s' if count > 1 else ''} found."]
-        for fault in self.faults:
-            lines += [f"  ✗ {fault.check}: {fault.found}", f"      {fault.advice}"]
+        lines = [f"{_count(len(self.faults), 'fault')} found."]
+        if self.warnings:
+            lines[0] += f" {_count(len(self.warnings), 'warning')}."
+        for mark, found in (("✗", self.faults), ("!", self.warnings)):
+            for each in found:
+                lines += [f"  {mark} {each.check}: {each.found}", f"      {each.advice}"]
         if self.passed:
             lines.append(f"  ✓ {', '.join(self.passed)}")
         return "\n".join(lines)
+
+
+def _count(number: int, word: str) -> str:
+    return f"No {word}" if not number else f"{number} {word}{'s' if number > 1 else ''}"
 
 
 def check(
@@ -60,6 +69,9 @@ def check(
     return logits rather than probabilities; is it deterministic, and each example's output its own; is the metric
     symmetric and positive; is your own loss the likelihood's?
 
+    It also warns of what makes training hard: inputs of very different scales, inputs and outputs that never vary, a
+    batch with fewer examples than outputs. The report is true with warnings alone.
+
     Args:
         model: As for an optimizer, `ng.Stateful` included.
         likelihood: What the outputs mean.
@@ -77,23 +89,38 @@ def check(
         metric = GaussNewton() if isinstance(likelihood, Loss) else Fisher()
     wrong: list[Fault] = []
     passed: list[str] = []
+    warned: list[Caution] = []
     try:
         case = faults.prepare(model, likelihood, params, batch, objective, context, trainable)
         passed += ["parameters", "shapes"]
-        for name, look in {
+        looks: dict[str, Callable[[], Found]] = {
             "data": lambda: faults.data(case),
             "targets": lambda: faults.targets(case),
             "outputs": lambda: faults.outputs(case),
             "determinism": lambda: faults.determinism(case),
             "independence": lambda: faults.independence(case),
             "metric": lambda: faults.metric(case, metric, key),
-            "loss": lambda: None if loss is None else faults.loss(case, loss),
-        }.items():
+        }
+        if loss is not None:
+            looks["loss"] = lambda: faults.loss(case, loss)
+        for name, look in looks.items():
             found = look()
-            if found is not None:
-                wrong.append(Fault(name, *found))
-            elif name != "loss" or loss is not None:
+            if found is None:
                 passed.append(name)
+                continue
+            wrong.append(Fault(name, *found))
+            if name == "data":  # A NaN is not equal to itself: all that follows would find faults of its own.
+                raise Stop
+        warned = [
+            Caution(name, *found)
+            for name, found in {
+                "scale": cautions.scale(case),
+                "constant inputs": cautions.inputs(case),
+                "constant outputs": cautions.outputs(case, key),
+                "batch": cautions.batch(case),
+            }.items()
+            if found is not None
+        ]
     except Stop as stop:
-        wrong.append(stop.args[0])
-    return Report(tuple(wrong), tuple(passed))
+        wrong += stop.args
+    return Report(tuple(wrong), tuple(passed), tuple(warned))

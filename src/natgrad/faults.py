@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from jax import Array
 from natgrad import frozen, tree, validate
 from natgrad.likelihood import Bernoulli, Categorical, Likelihood, Poisson, Product
 from natgrad.metric import OWN, Metric
-from natgrad.operator import Operator, Place
+from natgrad.operator import Place
 from natgrad.problem import Examples, Model, Problem, Stateful, _evaluate, working
 from natgrad.tree import Tree
 
@@ -78,16 +79,32 @@ def prepare(
             found = f"params{jax.tree_util.keystr(path)} holds a number that is not finite."
             raise Stop(Fault("parameters", found, "Look at how the parameters are initialized."))
     try:
+        validate.model(model)
+    except TypeError as error:
+        raise Stop(Fault("model", str(error), "Give the arrays as params, and a function of them.")) from None
+    problem = Problem(model, likelihood, objective)
+    try:
         validate._batch("batch", batch, True)
         inputs, targets, weights = (*batch, None)[:3]
-        problem = Problem(model, likelihood, objective)
         examples = problem.examples(params, inputs, targets, weights, context)
         outputs = _evaluate(model, params, inputs, context)[0]
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
-        advice = "The model is called as model(params, inputs), or with context= as model(params, inputs, context)."
-        raise Stop(Fault("shapes", found, advice)) from error
+        raise Stop(Fault("shapes", found, _advice(model, params, batch, context))) from error
     return Case(problem, params, context, examples, weights, outputs)
+
+
+def _advice(model: Model, params: Tree, batch: Any, context: Tree) -> str:
+    """Return what to do about shapes: what a model that cannot be called needs is not what its data need."""
+    try:
+        validate._batch("batch", batch, True)
+    except (TypeError, ValueError):
+        return "Give the batch as (inputs, targets) or (inputs, targets, weights), all of them arrays."
+    try:
+        jax.eval_shape(lambda p, x, c: _evaluate(model, p, x, c)[0], params, batch[0], context)
+    except Exception:
+        return "The model is called as model(params, inputs), or with context= as model(params, inputs, context)."
+    return "The model runs. Make its outputs, the targets and the weights fit: one row each per example."
 
 
 def data(case: Case) -> Found:
@@ -138,7 +155,7 @@ def _target_values(likelihood: Likelihood, outputs: Any, targets: Any) -> Found:
         if values.ndim < outputs.ndim and not (low >= 0 and high < classes):
             return (
                 f"Class indices must lie in 0…{classes - 1}; these run from {low} to {high}.",
-                "Count classes from 0, and give the model one logit a class.",
+                "Count classes from 0, and give the model one logit per class.",
             )
         if values.ndim == outputs.ndim and not (low >= 0 and np.allclose(values.sum(-1), 1, atol=1e-3)):
             return (
@@ -209,20 +226,30 @@ def metric(case: Case, metric: Metric, key: Array) -> Found:
     examples = case.examples
     if isinstance(metric, OWN):
         examples = examples._replace(targets=None)
-    place = Place(
-        case.problem, case.params, examples, case.context, key, jnp.ones((), tree.dtype(working(case.params)))
-    )
+
+    # Jitted: one compilation is quicker than one per operation.
+    @jax.jit
+    def product(params: Tree, examples: Examples, context: Tree, key: Array, v: Tree) -> Tree:
+        one = jnp.ones((), tree.dtype(working(params)))
+        return metric.operator(Place(case.problem, params, examples, context, key, one))(v)
+
+    random = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
     try:
-        operator = metric.operator(place)
-        probes = [_probe(operator, case.params, k) for k in jax.random.split(key, 3)]
+        at = partial(product, case.params, examples, case.context, key)
+        probes = np.array([_probe(at, case.params, random) for _ in range(3)])
     except (TypeError, ValueError) as error:
-        return str(error), "Choose another metric=, or tell the likelihood more."
+        if _differentiable(case):
+            return str(error), "Choose another metric=, or tell the likelihood more."
+        return (
+            str(error),
+            "The metric takes derivatives forwards and backwards: define your own by jax.custom_jvp.",
+        )
     name = type(metric).__name__
-    if not all(np.isfinite(p).all() for p in probes):
+    if not np.isfinite(probes).all():
         return f"a product with {name} is not finite.", "Look at the likelihood's second derivatives."
-    if all((p == 0).all() for p in probes):
+    if not probes.any():
         return f"{name} is 0: the outputs do not depend on the parameters.", "Use params in the model."
-    precision = float(np.sqrt(jnp.finfo(tree.dtype(working(case.params))).eps))
+    precision = _precision(case)
     for uv, vu, uu, vv, size in probes:
         if abs(uv - vu) > precision * size:
             return (
@@ -237,21 +264,36 @@ def metric(case: Case, metric: Metric, key: Array) -> Found:
     return None
 
 
-def _probe(operator: Operator, params: Tree, key: Array) -> np.ndarray:
-    """Return uᵀFv, vᵀFu, uᵀFu, vᵀFv and their scale ‖u‖‖Fv‖, in float64."""
+def _precision(case: Case) -> float:
+    """Return √ε of the narrowest numbers the model computes with."""
+    leaves = jax.tree.leaves((case.params, case.examples.inputs))
+    floating = [leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return float(np.sqrt(max(float(jnp.finfo(kind).eps) for kind in floating)))
 
-    def draw(key: Array) -> Tree:
-        leaves, structure = jax.tree.flatten(working(params))
-        keys = jax.random.split(key, len(leaves))
-        return jax.tree.unflatten(
-            structure, [jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)]
-        )
 
-    u, v = (draw(k) for k in jax.random.split(key))
-    fu, fv = operator(u), operator(v)
-    size = tree.norm(u) * tree.norm(fv) + tree.norm(v) * tree.norm(fu)
-    numbers = (tree.vdot(u, fv), tree.vdot(v, fu), tree.vdot(u, fu), tree.vdot(v, fv), size)
-    return np.array([float(n) for n in numbers])
+def _differentiable(case: Case) -> bool:
+    """Tell whether JᵀJθ can be computed: a product forwards, and one backwards."""
+    try:
+        linear = case.problem.linearize(case.params, case.examples, case.context)
+        linear.sum(lambda chunk: chunk.vjp(chunk.jvp(working(case.params))))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _probe(product: Callable[[Tree], Tree], params: Tree, random: np.random.Generator) -> list[float]:
+    """Return uᵀFv, vᵀFu, uᵀFu, vᵀFv and their scale ‖u‖‖Fv‖ + ‖v‖‖Fu‖, in float64."""
+
+    def drawn() -> Tree:
+        return jax.tree.map(lambda a: np.asarray(random.standard_normal(a.shape), a.dtype), working(params))
+
+    def flat(x: Tree) -> np.ndarray:
+        return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(x)])
+
+    us, vs = drawn(), drawn()
+    u, v, fu, fv = (flat(x) for x in (us, vs, product(us), product(vs)))
+    size = np.linalg.norm(u) * np.linalg.norm(fv) + np.linalg.norm(v) * np.linalg.norm(fu)
+    return [u @ fv, v @ fu, u @ fu, v @ fv, size]
 
 
 def loss(case: Case, loss: Callable[[Tree], Any]) -> Found:
