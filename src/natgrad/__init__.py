@@ -6,7 +6,7 @@ from typing import Any
 from natgrad._version import __version__
 from natgrad.averaging import Averaged, AveragedState
 from natgrad.check import check
-from natgrad.damping import Constant, LevenbergMarquardt
+from natgrad.damping import Answer, Constant, LevenbergMarquardt
 from natgrad.directions import (
     Conjugate,
     Gradient,

@@ -108,8 +108,8 @@ def dealt(examples: Any) -> tuple[Any, int]:
     def alike(leaf: Array) -> Array:
         return leaf if _place(leaf) == place else leaf + like.astype(leaf.dtype)
 
-    own = jax.tree.map(alike, (examples.coefficients, examples.index))
-    return examples._replace(coefficients=own[0], index=own[1]), shards
+    made = {name: getattr(examples, name) for name in ("coefficients", "index", "before")}
+    return examples._replace(**jax.tree.map(alike, made)), shards
 
 
 def zeros_of(fn: Callable[[], Tree]) -> Tree:

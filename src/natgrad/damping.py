@@ -1,19 +1,81 @@
-"""λ, and its answer to ρ = actual / predicted change of the loss."""
+"""λ, and its answer to what a step did: ρ = actual / predicted change of the loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from natgrad import tree
+from natgrad.tree import Tree
+
+
+class Answer(IntEnum):
+    """What λ did after a step, and why. `info.answer` holds it; print it with `ng.Answer.name_of`."""
+
+    KEPT = 0
+    """λ stays: ρ lies between the thresholds, or the rule is constant."""
+    LOWERED = 1
+    """The step kept its promise: ρ is above `high`."""
+    RAISED = 2
+    """The step broke its promise: ρ is below `low`."""
+    LOWERED_UNMEASURABLE = 3
+    """The loss cannot resolve the step, promised or done: a smaller λ makes a step that can be seen."""
+    RAISED_REFUSED = 4
+    """The step was refused, and a shorter one may be taken."""
+    RAISED_STRETCHED = 5
+    """On this batch the last step is longer than it was on its own: F was known too badly for its λ."""
+    KEPT_REFUSED = 6
+    """The step was refused for numbers that were not finite before it: λ has no part in them."""
+
+    @classmethod
+    def name_of(cls, answer: Any) -> str:
+        """Return the printable name of a (concrete) `info.answer`."""
+        return cls(int(answer)).name.lower().replace("_", " ")
+
+
+class Evidence(NamedTuple):
+    """What a step tells the rule."""
+
+    rho: Array
+    """Actual over predicted change of the loss; 1 where both are below what the loss can resolve."""
+    taken: Array
+    """Whether the parameters moved."""
+    unmeasurable: Array
+    """Whether the loss cannot resolve the change, promised or done."""
+    blameless: Array
+    """Whether the step was refused for what was not finite at θ itself."""
+    suspect: Array
+    """Whether the metric's numbers were not finite: θ's fault or that of a λ too small; nobody can tell."""
+    stretch: Array
+    """The last step's dᵀFd on this batch over that on its own; 1 where it is not known."""
+    fresh: Array
+    """Whether this batch is another than the last one: its loss is not what the last step left behind."""
+    count: Array
+    """The number of the step."""
+
+
+class Record(NamedTuple):
+    """What the rule remembers."""
+
+    rises: Array
+    """How often in a row λ has just risen, up to 3."""
+    sure: Array
+    """λ of the last step that was taken; 0 before the first."""
+    settled: Array
+    """Whether λ has met its first failure on fresh batches: from then on it falls slowly."""
+
 
 class Damping:
-    """The interface: λ lives in the optimizer's state, the rule is static."""
+    """The interface: λ and a record live in the optimizer's state, the rule is static."""
 
     needs_ratio: bool = False
     """Whether the rule asks for ρ, which costs an evaluation of the loss."""
+    needs_stretch: bool = False
+    """Whether the rule asks for the last step's length on the next batch, which costs one JVP."""
 
     @property
     def calibrates(self) -> bool:
@@ -24,16 +86,16 @@ class Damping:
         """Return the first λ."""
         raise NotImplementedError
 
+    def record(self, dtype: Any) -> Any:
+        """Return the record before the first step."""
+        return ()
+
     def predict(self, slope: Array, curvature: Array) -> Array:
         """Return the predicted change of the loss from gᵀd and dᵀ(F + l2·I)d: the quadratic model, without λ."""
         return slope + curvature / 2
 
-    def update(self, damping: Array, rho: Array, count: Array) -> Array:
-        """Return the λ of the step after one that was taken; `count` is that step's number."""
-        raise NotImplementedError
-
-    def refuse(self, damping: Array, count: Array) -> Array:
-        """Return the λ of the step after one that was refused."""
+    def answer(self, damping: Array, record: Any, seen: Evidence) -> tuple[Array, Any, Array]:
+        """Return λ of the next step, the record, and an `Answer`."""
         raise NotImplementedError
 
 
@@ -51,15 +113,12 @@ class Constant(Damping):
         """Return λ at step 0."""
         return self._at(0, dtype)
 
-    def update(self, damping: Array, rho: Array, count: Array) -> Array:
-        """Return λ at the next step."""
-        following = self._at(count + 1, damping.dtype)
+    def answer(self, damping: Array, record: Any, seen: Evidence) -> tuple[Array, Any, Array]:
+        """Return λ at the next step, whatever this one did."""
+        following = self._at(seen.count + 1, damping.dtype)
         # The state holds no NaN, whatever a schedule may say.
-        return jnp.where(jnp.isfinite(following) & (following >= 0), following, damping)
-
-    def refuse(self, damping: Array, count: Array) -> Array:
-        """Return what any other step would: constant stays constant."""
-        return self.update(damping, damping, count)
+        kept = jnp.where(jnp.isfinite(following) & (following >= 0), following, damping)
+        return kept, record, jnp.asarray(Answer.KEPT, jnp.int32)
 
     def _at(self, count: Any, dtype: Any) -> Array:
         value = self.value(count) if callable(self.value) else self.value
@@ -72,8 +131,19 @@ class LevenbergMarquardt(Damping):
 
         ρ < low: λ ← raise_by · λ        ρ > high: λ ← lower_by · λ
 
+    A fall counts three times where ρ > 0.9. A second rise in a row counts twice, every further one three times: a λ
+    that is far off is found in a few steps. Further rules keep λ alive:
+
+    * A change that the loss cannot resolve, promised and done, is no evidence against the model: ρ = 1, λ falls.
+    * A refusal raises λ only if a shorter step could have been taken.
+    * On minibatches ρ flatters the step: it was made for the batch it is judged on. So a step d is measured again on
+      the next batch. If dᵀFd has grown there by more than `stretch`, F was known too badly for its λ, and λ rises.
+    * Once λ has been raised on minibatches it falls by the eighth root of 1 / raise_by: one failure in nine steps
+      keeps it where it is (Rechenberg's rule has one success in five).
+
     `reduction` says which promise ρ divides by. "quadratic" (Martens 2010): gᵀd + ½dᵀ(F + l2·I)d. "linear" (the
-    paper): gᵀd alone; on a quadratic it is twice the true change, so ρ tends to ½ where the other tends to 1.
+    paper): gᵀd alone; on a quadratic it is twice the true change, so ρ tends to ½ where the other tends to 1. With
+    an exact line search it is ½ at every step, and λ never moves.
     """
 
     initial: float | Literal["calibrate"] = 1.0
@@ -84,10 +154,13 @@ class LevenbergMarquardt(Damping):
     high: float = 0.75
     raise_by: float = 3 / 2
     lower_by: float = 2 / 3
+    stretch: float | None = 2.0
+    """How much longer than on its own batch a step may be on the next; None does not look."""
 
     needs_ratio = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bounds", tuple(self.bounds))
         if self.reduction not in ("quadratic", "linear"):
             raise ValueError(f'reduction={self.reduction!r}: choose "quadratic" or "linear".')
         if isinstance(self.initial, str) and self.initial != "calibrate":
@@ -98,10 +171,21 @@ class LevenbergMarquardt(Damping):
             )
         if not (self.low < self.high and 0 < self.lower_by <= 1 <= self.raise_by):
             raise ValueError("LevenbergMarquardt needs low < high and lower_by <= 1 <= raise_by.")
+        if self.stretch is not None and not self.stretch > 1:
+            raise ValueError(f"stretch={self.stretch}: give a number above 1, or None.")
+
+    @property
+    def needs_stretch(self) -> bool:  # type: ignore[override]
+        """Whether `stretch` is given."""
+        return self.stretch is not None
 
     def init(self, dtype: Any) -> Array:
         """Return the initial λ."""
         return jnp.asarray(self._first(), dtype)
+
+    def record(self, dtype: Any) -> Record:
+        """Return no moves."""
+        return Record(jnp.zeros((), jnp.int32), jnp.zeros((), dtype), jnp.array(False))
 
     @property
     def calibrates(self) -> bool:
@@ -109,29 +193,53 @@ class LevenbergMarquardt(Damping):
         return self.initial == "calibrate"
 
     def _first(self) -> float:
-        return 1.0 if isinstance(self.initial, str) else self.initial
+        # The search for a λ starts from 1, or as near as the bounds allow.
+        return (
+            min(max(1.0, self.bounds[0]), self.bounds[1]) if isinstance(self.initial, str) else self.initial
+        )
 
     def predict(self, slope: Array, curvature: Array) -> Array:
         """Return the change the chosen model promises."""
         return slope if self.reduction == "linear" else slope + curvature / 2
 
-    def update(self, damping: Array, rho: Array, count: Array) -> Array:
-        """Return λ moved by ρ; a ρ that is not a number (a step of length 0) moves nothing."""
-        factor = jnp.where(rho < self.low, self.raise_by, jnp.where(rho > self.high, self.lower_by, 1.0))
-        return self._scale(damping, factor)
+    def answer(self, damping: Array, record: Record, seen: Evidence) -> tuple[Array, Record, Array]:
+        """Return λ moved by what was seen. A ρ that is not a number (a step of length 0) moves nothing."""
+        why = self._why(seen)
+        falls = (why == Answer.LOWERED) | (why == Answer.LOWERED_UNMEASURABLE)
+        rises = (why == Answer.RAISED) | (why == Answer.RAISED_REFUSED) | (why == Answer.RAISED_STRETCHED)
 
-    def refuse(self, damping: Array, count: Array) -> Array:
-        """Return λ raised."""
-        return self._scale(damping, jnp.asarray(self.raise_by))
+        # What λ has no part in says nothing about the rises before it either.
+        row = jnp.where(
+            rises, jnp.minimum(record.rises + 1, 3), jnp.where(why == Answer.KEPT_REFUSED, record.rises, 0)
+        )
+        settled = seen.fresh & (record.settled | rises)
+        sure_fall = jnp.where(seen.rho > 0.9, self.lower_by**3, self.lower_by)
+        fall = jnp.where(settled, self.raise_by ** (-1 / 8), sure_fall)
+        rise = self.raise_by ** row.astype(damping.dtype)
+        factor = jnp.where(falls, fall, jnp.where(rises, rise, 1)).astype(damping.dtype)
+        moved = jnp.clip(damping * factor, *self.bounds)
+        # Numbers of the metric that are not finite may be no fault of λ's: they cannot carry it far.
+        limit = jnp.maximum(1000 * jnp.where(record.sure > 0, record.sure, self._first()), damping)
+        moved = jnp.where(seen.suspect, jnp.minimum(moved, limit), moved)
+        return moved, Record(row, jnp.where(seen.taken, damping, record.sure), settled), why
 
-    def _scale(self, damping: Array, factor: Array) -> Array:
-        return jnp.clip(damping * factor.astype(damping.dtype), *self.bounds)
+    def _why(self, seen: Evidence) -> Array:
+        """Return the `Answer`: the last cause that applies."""
+        why = jnp.asarray(Answer.KEPT, jnp.int32)
+        why = jnp.where(seen.rho > self.high, Answer.LOWERED, why)
+        if self.stretch is not None:
+            why = jnp.where(seen.fresh & (seen.stretch > self.stretch), Answer.RAISED_STRETCHED, why)
+        why = jnp.where(seen.rho < self.low, Answer.RAISED, why)
+        why = jnp.where(seen.taken, why, Answer.RAISED_REFUSED)
+        why = jnp.where(seen.unmeasurable, Answer.LOWERED_UNMEASURABLE, why)
+        return jnp.where(seen.blameless, Answer.KEPT_REFUSED, why).astype(jnp.int32)
 
 
 class Calibration(NamedTuple):
     """A search for a λ whose ρ lies in [0.75, 0.95]: trusted, but not so damped that the step is idle.
 
-    Martens' rule of thumb for the first step. λ moves by 8 until it is bracketed, then by bisection of log λ.
+    Martens' rule of thumb for the first step. λ moves by 8 until it is bracketed, then by bisection of log λ; it
+    ends at a bound.
     """
 
     damping: Array
@@ -148,40 +256,74 @@ class Calibration(NamedTuple):
         none = jnp.zeros_like(damping)
         return cls(damping, none, none, jnp.zeros((), jnp.int32), jnp.array(False))
 
-    def judge(self, rho: Array, accepted: Array) -> "Calibration":
-        """Return the search after one more ρ."""
-        small = ~(accepted & jnp.isfinite(rho)) | (rho < 0.75)
-        large = ~small & (rho > 0.95)
+    def judge(self, rho: Array, answer: Array, bounds: tuple[float, float]) -> "Calibration":
+        """Return the search after one more step, of which ρ and the rule's `Answer` are known."""
+        large = (answer == Answer.LOWERED_UNMEASURABLE) | (rho > 0.95)
+        small = ~large & ~(rho >= 0.75)
         low = jnp.where(small, self.damping, self.low)
         high = jnp.where(large, self.damping, self.high)
         between = jnp.sqrt(low) * jnp.sqrt(high)
-        outside = jnp.where(small, self.damping * 8, self.damping / 8)
+        outside = jnp.clip(jnp.where(small, self.damping * 8, self.damping / 8), *bounds)
         following = jnp.where((low > 0) & (high > 0), between, outside)
         tries = self.tries + 1
-        done = ~(small | large) | (tries >= 20)
+        at_bound = following == self.damping
+        done = ~(small | large) | (tries >= 20) | at_bound | (answer == Answer.KEPT_REFUSED)
         return Calibration(jnp.where(done, self.damping, following), low, high, tries, done)
 
 
-def calibrated(step: Callable[[Any], tuple[Any, Any, Any]], state: Any) -> tuple[Any, Any, Any]:
-    """Return the step of a state; its first is tried with one λ after another until ρ is trusted but not idle."""
+def calibrated(
+    rule: LevenbergMarquardt, step: Callable[[Any], tuple[Any, Any, Any]], state: Any
+) -> tuple[Any, Any, Any]:
+    """Return the step of a state. Until one is taken, it is tried with one λ after another until ρ is right."""
+    looking = state.record.sure == 0
 
-    def retry(carry: tuple[Calibration, Any]) -> Array:
-        return (state.steps == 0) & ~carry[0].done
+    def unfinished(carry: tuple[Calibration, Any]) -> Array:
+        search, _ = carry
+        return (search.tries == 0) | (looking & ~search.done)
 
     def attempt(carry: tuple[Calibration, Any]) -> tuple[Calibration, Any]:
         search, _ = carry
         params, after, info = step(state._replace(damping=search.damping))
-        return search.judge(info.rho, info.accepted), (params, after, info)
+        return search.judge(info.rho, info.answer, rule.bounds), (params, after, info)
 
-    first = attempt((Calibration.start(state.damping), None))
-    return jax.lax.while_loop(retry, attempt, first)[1]
+    # From nothing, so that the step is compiled once.
+    params, after, info = jax.eval_shape(step, state)
+    nothing = jax.tree.map(
+        lambda like: jnp.zeros(like.shape, like.dtype), (params, after._replace(key=None), info)
+    )
+    nothing = nothing[0], nothing[1]._replace(key=state.key), nothing[2]
+    return jax.lax.while_loop(unfinished, attempt, (Calibration.start(state.damping), nothing))[1]
 
 
-def ratio(actual: Array, predicted: Array) -> Array:
-    """Return ρ = actual / predicted: positive where the loss fell, NaN where nothing was promised.
+def ratio(actual: Array, predicted: Array, resolution: Array | float = 0.0) -> Array:
+    """Return ρ = actual / predicted: positive where the loss fell, NaN where nothing was promised and something happened.
 
-    A long step of a line search can leave the region where the model falls; a loss that fell all the same
-    counts for the model, so the promise enters by its magnitude.
+    Where neither change exceeds what the loss can resolve, ρ is 1 (Conn, Gould & Toint 2000, §17.4.2): rounding is no
+    evidence against the model. A long step of a line search can leave the region where the model falls; a loss
+    that fell all the same counts for the model, so the promise enters by its magnitude.
     """
     promise = -jnp.abs(predicted)
-    return jnp.where(promise < 0, actual / jnp.where(promise < 0, promise, -1), jnp.nan)
+    rho = jnp.where(promise < 0, actual / jnp.where(promise < 0, promise, -1), jnp.nan)
+    return jnp.where(unresolved(actual, predicted, resolution), jnp.ones_like(rho), rho)
+
+
+def unresolved(actual: Array, predicted: Array, resolution: Array | float) -> Array:
+    """Tell whether both changes are within what the loss can resolve."""
+    return (jnp.abs(actual) <= resolution) & (jnp.abs(predicted) <= resolution)
+
+
+class LastStep(NamedTuple):
+    """The last step that was taken, for the batch after it to judge."""
+
+    step: Tree
+    """d; 0 at first and after a refusal."""
+    curvature: Array
+    """dᵀFd on its own batch; 0 where there is none."""
+    loss: Array
+    """The loss after it, on its own batch."""
+
+    @classmethod
+    def none(cls, theta: Tree) -> "LastStep":
+        """Return no step."""
+        zero = jnp.zeros((), tree.dtype(theta))
+        return cls(tree.zeros_like(theta), zero, zero)

@@ -4,6 +4,7 @@ A likelihood turns outputs r (logits, means, log-rates: no output activation) in
 M = E_t[∇ᵣ log p ∇ᵣ log pᵀ], the Fisher information at the outputs of one example, it offers
 
     nll(r, t)                 −log p(t | r), without terms free of r, summed over outputs: shape (batch,)
+    change(r, r′, t)          nll(r′, t) − nll(r, t), to the digits that r′ − r has
     fisher(r, u)              M u
     factor(r, e)              C e with C Cᵀ = M; factor_transpose(r, u) is Cᵀ u
     kl(r, r′)                 KL(p(·|r) ‖ p(·|r′)), shape (batch,)
@@ -35,6 +36,13 @@ class Likelihood:
     def nll(self, outputs: Tree, targets: Tree) -> Array:
         """Return −log p(targets | outputs) per example, without terms free of the outputs."""
         raise NotImplementedError
+
+    def change(self, outputs: Tree, new_outputs: Tree, targets: Tree) -> Array:
+        """Return nll(new_outputs, targets) − nll(outputs, targets) per example.
+
+        A likelihood that can, computes it from new_outputs − outputs: the digits of a small change survive.
+        """
+        return self.nll(new_outputs, targets) - self.nll(outputs, targets)
 
     def fisher(self, outputs: Tree, u: Tree) -> Tree:
         """Return M u, the Fisher information at the outputs times u."""
@@ -143,6 +151,11 @@ class Gaussian(Likelihood):
         """Return Σ (t − r)² / (2 scale²)."""
         return _sum((targets.astype(outputs.dtype) - outputs) ** 2) / (2 * self.scale**2)
 
+    def change(self, outputs: Array, new_outputs: Array, targets: Array) -> Array:
+        """Return Σ δ (δ + 2(r − t)) / (2 scale²), δ = r′ − r."""
+        moved = new_outputs - outputs
+        return _sum(moved * (moved + 2 * (outputs - targets.astype(outputs.dtype)))) / (2 * self.scale**2)
+
     def fisher(self, outputs: Array, u: Array) -> Array:
         """Return u / scale²."""
         return u / self.scale**2
@@ -177,11 +190,23 @@ class _Elementwise(Likelihood):
     def variance(self, r: Array) -> Array:
         raise NotImplementedError
 
+    def growth(self, r: Array, by: Array) -> Array:
+        """Return A(r + by) − A(r) for |by| ≤ 1, to the digits of `by`."""
+        raise NotImplementedError
+
     matching = True
 
     def nll(self, outputs: Array, targets: Array) -> Array:
         """Return Σ A(r) − t r."""
         return _sum(self.log_partition(outputs) - targets.astype(outputs.dtype) * outputs)
+
+    def change(self, outputs: Array, new_outputs: Array, targets: Array) -> Array:
+        """Return Σ A(r′) − A(r) − t δ, δ = r′ − r, output by output."""
+        moved = new_outputs - outputs
+        near = jnp.abs(moved) <= 1
+        far = self.log_partition(new_outputs) - self.log_partition(outputs)
+        grown = jnp.where(near, self.growth(outputs, jnp.where(near, moved, 0)), far)
+        return _sum(grown - targets.astype(outputs.dtype) * moved)
 
     def fisher(self, outputs: Array, u: Array) -> Array:
         """Return A″(r) u."""
@@ -208,6 +233,10 @@ class Bernoulli(_Elementwise):
     def log_partition(self, r: Array) -> Array:
         """Return log(1 + eʳ)."""
         return jnp.logaddexp(r, jnp.zeros_like(r))
+
+    def growth(self, r: Array, by: Array) -> Array:
+        """Return log(1 + y(eᵇʸ − 1))."""
+        return jnp.log1p(jax.nn.sigmoid(r) * jnp.expm1(by))
 
     def variance(self, r: Array) -> Array:
         """Return y(1 − y), as σ(r) σ(−r): exact where y rounds to 1."""
@@ -238,6 +267,11 @@ class Poisson(_Elementwise):
         limit = self._limit(r)
         return jnp.exp(jnp.minimum(r, limit)) * (1 + jnp.maximum(r - limit, 0))
 
+    def growth(self, r: Array, by: Array) -> Array:
+        """Return eʳ (eᵇʸ − 1)."""
+        far = self.log_partition(r + by) - self.log_partition(r)
+        return jnp.where(r < self._limit(r) - 1, self.variance(r) * jnp.expm1(by), far)
+
     def variance(self, r: Array) -> Array:
         """Return eʳ."""
         return jnp.exp(jnp.minimum(r, self._limit(r)))
@@ -267,6 +301,19 @@ class Categorical(Likelihood):
             chosen = jnp.take_along_axis(outputs, targets[..., None], axis=-1)[..., 0]
             return _sum(jax.nn.logsumexp(outputs, axis=-1) - chosen)
         return -_sum(targets.astype(outputs.dtype) * jax.nn.log_softmax(outputs))
+
+    def change(self, outputs: Array, new_outputs: Array, targets: Array) -> Array:
+        """Return log Σ y eᵟ − δ_t, δ = r′ − r, as log(1 + Σ y(eᵟ − 1)) where δ is small."""
+        moved = new_outputs - outputs
+        near = jnp.max(jnp.abs(moved), axis=-1) <= 1
+        small = jnp.where(near[..., None], moved, 0)
+        close = jnp.log1p(jnp.sum(jax.nn.softmax(outputs) * jnp.expm1(small), axis=-1))
+        far = jax.nn.logsumexp(new_outputs, axis=-1) - jax.nn.logsumexp(outputs, axis=-1)
+        grown = jnp.where(near, close, far)
+        if targets.ndim < outputs.ndim:
+            return _sum(grown - jnp.take_along_axis(moved, targets[..., None], axis=-1)[..., 0])
+        mass = targets.astype(outputs.dtype)
+        return _sum(jnp.sum(mass, axis=-1) * grown - jnp.sum(mass * moved, axis=-1))
 
     def fisher(self, outputs: Array, u: Array) -> Array:
         """Return y∘u − y (yᵀu)."""
@@ -350,6 +397,10 @@ class Product(Likelihood):
     def nll(self, outputs: Any, targets: Any) -> Any:
         """Return one array of losses a factor."""
         return self._each("nll", outputs, targets)
+
+    def change(self, outputs: Any, new_outputs: Any, targets: Any) -> Any:
+        """Return one array of changes per factor."""
+        return self._each("change", outputs, new_outputs, targets)
 
     def fisher(self, outputs: Any, u: Any) -> Any:
         """Return M_k u_k for each factor."""

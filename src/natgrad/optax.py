@@ -18,13 +18,13 @@ import optax
 from jax import Array
 
 from natgrad import frozen, tree, validate
-from natgrad.damping import Constant, Damping, LevenbergMarquardt, calibrated
+from natgrad.damping import Answer, Constant, Damping, Evidence, LevenbergMarquardt, calibrated
 from natgrad.directions import Natural, SolverInfo
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
 from natgrad.optimizer import Optimizer, _commit, _move, _wants_ratio, propose
 from natgrad.precondition import Identity, Preconditioner
-from natgrad.problem import Model, working
+from natgrad.problem import Model, Start, working
 from natgrad.search import Found
 from natgrad.solve import CG
 from natgrad.state import Data, Info, Outcome, Proposal, State
@@ -139,7 +139,7 @@ def scale_by_natural_gradient(
             measure = _Measure(lambda p: jnp.asarray(call(whole(p))).astype(dtype), value)
 
         attempt = partial(_attempt, opt, own, data=data, z=z, measure=measure)
-        step = calibrated(attempt, steps) if opt.damping.calibrates else attempt(steps)
+        step = calibrated(opt.damping, attempt, steps) if opt.damping.calibrates else attempt(steps)
         direction, steps, info = step
         out = jax.tree.map(lambda n, g: n.astype(g.dtype), direction, data.gradient)
         info = tree.cast_like(info, state.info)
@@ -169,13 +169,9 @@ class Held(Damping):
         """Return 0, until the number is put in its place."""
         return jnp.zeros((), dtype)
 
-    def update(self, damping: Array, rho: Array, count: Array) -> Array:
+    def answer(self, damping: Array, record: Any, seen: Evidence) -> tuple[Array, Any, Array]:
         """Return λ."""
-        return damping
-
-    def refuse(self, damping: Array, count: Array) -> Array:
-        """Return λ."""
-        return damping
+        return damping, record, jnp.asarray(Answer.KEPT, jnp.int32)
 
 
 @dataclass(frozen=True)
@@ -194,8 +190,9 @@ def _attempt(
     found = Found(z, curvature=curvature)
     if measure is not None:
         before = measure.at(own) if measure.before is None else measure.before
-        proposal = proposal._replace(start=jnp.asarray(before).astype(z.dtype))
-        found = found._replace(loss=measure.at(trial))
+        before = jnp.asarray(before).astype(z.dtype)
+        proposal = proposal._replace(own=Start.of_value(before))
+        found = found._replace(change=measure.at(trial) - before)
     _, after, info = _commit(opt, own, steps, data, proposal, found)
     natural = jax.tree.map(lambda row: -row[0], proposal.rows.rows)
     return tree.where(info.accepted, natural, tree.zeros_like(natural)), after, info
@@ -288,8 +285,11 @@ def _nothing_yet(theta: Tree, damping: Array) -> Info:
     return Info(
         loss=nan,
         new_loss=nan,
+        resolution=nan,
         rho=nan,
+        stretch=nan,
         damping=damping,
+        answer=none,
         accepted=jnp.array(False),
         outcome=jnp.asarray(Outcome.ACCEPTED, jnp.int32),
         step_size=nan.reshape(1),

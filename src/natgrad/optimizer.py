@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import frozen, tree, validate
-from natgrad.damping import Constant, Damping, calibrated, ratio
+from natgrad.damping import Constant, Damping, Evidence, LastStep, calibrated, ratio, unresolved
 from natgrad.directions import Direction, Here
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
 from natgrad.operator import Operator, Place
-from natgrad.problem import Examples, Model, Pass, Problem, working
+from natgrad.problem import Before, Chunk, Examples, Model, Pass, Problem, Start, Stateful, working
 from natgrad.search import FixedRate, Found, Local, Search
 from natgrad.solve.result import Reason
 from natgrad.state import Data, Info, Outcome, Proposal, State
@@ -42,7 +42,8 @@ class Optimizer:
     microbatch: int | None = None
     """Examples in memory at a time, on every path; None takes the whole batch at once."""
     reject: float | None = None
-    """Refuse a step whose ρ is below this: 0 refuses every rise of the loss on the ratio batch."""
+    """Refuse a step whose ρ is below this: 0 refuses every rise of the loss on the ratio batch. By default a rule
+    that measures ρ refuses what is below −1, a loss that rose by more than it should have fallen."""
     max_norm: float | None = None
     """The longest step, in Euclidean norm."""
     trainable: Any = None
@@ -58,6 +59,13 @@ class Optimizer:
         """The model, its likelihood and its loss."""
         return Problem(self.model, self.likelihood, self.objective, self.microbatch)
 
+    @property
+    def least_ratio(self) -> float | None:
+        """The ρ below which a step is refused; None takes every finite step."""
+        if self.reject is not None:
+            return self.reject
+        return -1.0 if self.damping.needs_ratio else None
+
     def init(self, params: Tree, key: Array | None = None) -> State:
         """Return the state before the first step. `key` seeds what is random (Monte-Carlo metrics)."""
         if self.trainable is not None:
@@ -68,6 +76,8 @@ class Optimizer:
             steps=jnp.zeros((), jnp.int32),
             key=jax.random.key(0) if key is None else key,
             damping=self.damping.init(tree.dtype(theta)),
+            record=self.damping.record(tree.dtype(theta)),
+            last=LastStep.none(theta) if self.damping.needs_stretch and self.direction.needs_metric else (),
             direction=self.direction.init(theta),
         )
 
@@ -96,7 +106,7 @@ class Optimizer:
             metric_weights: Weights of the metric's examples: a biased q̃(x).
             metric_targets: Labels, for the metrics that are defined by them; `Fisher` refuses them.
             search_batch: Where the search probes the loss; default: the batch.
-            ratio_batch: Where ρ is measured; default: the search batch.
+            ratio_batch: Where ρ is measured; default: the batch, wherever the search looks.
             context: A third argument of the model, one fixed value for the whole step.
             gradient: A gradient computed elsewhere, in place of the batch's.
             learning_rate: The rate of this step, in place of `FixedRate`'s.
@@ -129,7 +139,7 @@ class Optimizer:
             return _step(self, params, state, data)
         validate.not_traced(self.search, (params, state, data))
         proposal = _propose(self, params, state, data)
-        probe_here = partial(_probe, self, params, data, proposal.rows.rows)
+        probe_here = partial(_probe, self, params, data, proposal.start, proposal.rows.rows)
         found = self.search(probe_here, _local(self, proposal, state, data, None))
         return _commit(self, params, state, data, proposal, found)
 
@@ -137,14 +147,14 @@ class Optimizer:
 @partial(jax.jit, static_argnums=0)
 def _step(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
     if opt.damping.calibrates:
-        return calibrated(lambda trial: once(opt, params, trial, data), state)
+        return calibrated(opt.damping, lambda trial: once(opt, params, trial, data), state)
     return once(opt, params, state, data)
 
 
 def once(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
     """Return one step: propose, search, commit."""
     proposal, metric = propose(opt, params, state, data)
-    probe_here = partial(probe, opt, params, data, proposal.rows.rows)
+    probe_here = partial(probe, opt, params, data, proposal.start, proposal.rows.rows)
     found = opt.search(probe_here, _local(opt, proposal, state, data, metric))
     return commit(opt, params, state, data, proposal, found, metric)
 
@@ -161,7 +171,8 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Pro
         loss, gradient, context = problem.loss_and_gradient(linear)
         loss = loss + _penalty(opt, theta)
     else:
-        loss, context = jnp.full((), jnp.nan, tree.dtype(theta)), None
+        loss = jnp.full((), jnp.nan, tree.dtype(theta))
+        context = frozen.unwrap(data.context) if isinstance(opt.model, Stateful) else None
         gradient = tree.cast_like(data.gradient, theta)
     gradient = tree.axpy(opt.l2, theta, gradient) if opt.l2 else gradient
 
@@ -173,17 +184,24 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Pro
     here = Here(gradient, metric, state.damping + opt.l2, place, state.steps)
     rows = opt.direction.rows(here, state.direction)
     slopes = tree.along(rows.rows, gradient)
-    start = None
-    if opt.search.measures:
-        known = data.search_batch is None and data.gradient is None
-        start = loss if known else _loss(opt, params, data, data.search_batch)
-    return Proposal(loss, gradient, rows, slopes, start, context), metric
+
+    # Where changes of the loss are measured from.
+    searched = opt.search.measures and data.search_batch is None
+    # Without targets the loss is measured elsewhere, by whoever gave the gradient.
+    compared = _wants_ratio(opt) and data.ratio_batch is None and data.batch[1] is not None
+    own = problem.start(linear) if searched or compared else None
+    start = own if searched else None
+    if opt.search.measures and not searched:
+        start = _start(opt, params, data, data.search_batch)
+    if start is not None and metric is not None and _rounds(params):
+        start = start._replace(resolution=start.resolution + _rounding(opt, params, rows.rows, metric))
+    return Proposal(loss, gradient, rows, slopes, start, own, context), metric
 
 
-def probe(opt: Optimizer, params: Tree, data: Data, rows: Tree, z: Array) -> Array:
-    """Return the loss on the search batch at θ + zᵀB."""
+def probe(opt: Optimizer, params: Tree, data: Data, start: Start, rows: Tree, z: Array) -> Array:
+    """Return the change of the loss on the search batch from θ to θ + zᵀB."""
     moved, _, _ = _move(opt, params, rows, z)
-    return _loss(opt, moved, data, data.search_batch)
+    return _change(opt, params, moved, data, data.search_batch, start)
 
 
 def commit(
@@ -196,29 +214,43 @@ def commit(
     metric: Operator | None,
 ) -> tuple[Tree, State, Info]:
     """Take the step or refuse it, and let the damping rule answer."""
-    moved, step, shrink = _move(opt, params, proposal.rows.rows, found.z)
-    slope = shrink * (found.z @ proposal.slopes)
-    curvature = _curvature(opt, metric, step, found)
-    lengths = tree.length(proposal.gradient), tree.length(step)
+    moved, step, slope = _move(opt, params, proposal.rows.rows, found.z)
+    slope = tree.vdot(proposal.gradient, step) if slope is None else jnp.sum(slope * proposal.slopes)
+    curvature = _curvature(opt, metric, params, step, found)
+    lengths = tree.norm(proposal.gradient), tree.norm(step)
 
     # ρ: actual / predicted change of the loss, on the ratio batch.
-    loss, new_loss = _losses(opt, params, moved, data, proposal, found)
+    start, actual = _measured(opt, params, moved, step, slope, data, proposal, found)
     bend = jnp.zeros_like(slope) if metric is None else curvature
     predicted = opt.damping.predict(slope, bend + opt.l2 * lengths[1] ** 2)
-    rho = ratio(new_loss - loss, predicted)
+    rho = ratio(actual, predicted, start.resolution)
 
-    reason = _judge(opt, data, proposal, found, moved, lengths, curvature, (loss, new_loss), rho)
-    accepted = reason == Outcome.ACCEPTED
+    outcome = _judge(opt, data, proposal, found, moved, lengths, curvature, start, actual, predicted)
+    unmeasurable = outcome == Outcome.UNMEASURABLE
+    accepted = (outcome == Outcome.ACCEPTED) | (unmeasurable & jnp.any(found.z != 0))
+
+    # λ's answer.
+    stretch = _stretch(state, metric, proposal)
+    seen = Evidence(
+        rho=rho,
+        taken=accepted,
+        unmeasurable=unmeasurable,
+        blameless=(outcome == Outcome.NONFINITE_GRADIENT)
+        | ((outcome == Outcome.NONFINITE_LOSS) & ~_starts_finite(opt, proposal, start)),
+        suspect=outcome == Outcome.NONFINITE_METRIC,
+        stretch=stretch,
+        fresh=_fresh(state, proposal),
+        count=state.steps,
+    )
+    damping, record, answer = opt.damping.answer(state.damping, state.record, seen)
 
     new_params = tree.where(accepted, moved, params)
     new_state = State(
         steps=state.steps + 1,
         key=state.key,
-        damping=jnp.where(
-            accepted,
-            opt.damping.update(state.damping, rho, state.steps),
-            opt.damping.refuse(state.damping, state.steps),
-        ),
+        damping=damping,
+        record=record,
+        last=_last(opt, state, accepted, step, curvature, proposal.loss + actual),
         direction=tree.where(
             accepted,
             opt.direction.remember(proposal.rows.memory, step),
@@ -226,12 +258,15 @@ def commit(
         ),
     )
     info = Info(
-        loss=loss,
-        new_loss=new_loss,
+        loss=start.loss,
+        new_loss=start.loss + actual,
+        resolution=start.resolution,
         rho=rho,
+        stretch=stretch,
         damping=state.damping,
+        answer=answer,
         accepted=accepted,
-        outcome=reason,
+        outcome=outcome,
         step_size=found.z,
         grad_norm=lengths[0],
         step_norm=lengths[1],
@@ -250,8 +285,9 @@ def _judge(
     moved: Tree,
     lengths: tuple[Array, Array],
     curvature: Array,
-    losses: tuple[Array, Array],
-    rho: Array,
+    start: Start,
+    actual: Array,
+    predicted: Array,
 ) -> Array:
     """Return the outcome: finite first, compared after; the earliest cause is the one that is named."""
     # A length is finite only if every entry is, and a slope only if its row is: no further passes are needed.
@@ -262,19 +298,29 @@ def _judge(
     metric_ok &= tree.is_finite([leaf for leaf in jax.tree.leaves(moved) if leaf.dtype.itemsize < 4])
     if proposal.rows.solver is not None:
         metric_ok &= proposal.rows.solver.reason != Reason.NONFINITE
-    loss_ok = tree.is_finite(proposal.start, found.loss, losses if _wants_ratio(opt) else ())
+    loss_ok = _starts_finite(opt, proposal, start) & tree.is_finite(found.change)
+    if _wants_ratio(opt):
+        loss_ok &= jnp.isfinite(actual)
 
-    reason = jnp.asarray(Outcome.ACCEPTED, jnp.int32)
-    if opt.reject is not None:
-        reason = jnp.where(rho < opt.reject, Outcome.REJECTED, reason)
-    if opt.search.measures:
-        reason = jnp.where(jnp.any(found.z != 0), reason, Outcome.NO_DECREASE)
+    outcome = jnp.asarray(Outcome.ACCEPTED, jnp.int32)
+    if opt.least_ratio is not None:
+        # Not "below": a ρ that is not a number is no promise kept either.
+        kept = ratio(actual, predicted, start.resolution) >= opt.least_ratio
+        outcome = jnp.where(kept, outcome, Outcome.REJECTED)
+    if _wants_ratio(opt):
+        unseen = unresolved(actual, predicted, start.resolution)
+        outcome = jnp.where(unseen, Outcome.UNMEASURABLE, outcome)
+    if proposal.start is not None:
+        # Along the first row the model promises half the slope, at the most.
+        unseen = jnp.abs(proposal.slopes[0]) / 2 <= proposal.start.resolution
+        nothing = jnp.where(unseen, Outcome.UNMEASURABLE, Outcome.NO_DECREASE)
+        outcome = jnp.where(jnp.any(found.z != 0), outcome, nothing)
     if proposal.rows.solver is not None:
         stuck = (proposal.rows.solver.reason == Reason.INDEFINITE) & (step_norm == 0)
-        reason = jnp.where(stuck, Outcome.NO_DIRECTION, reason)
-    reason = jnp.where(loss_ok, reason, Outcome.NONFINITE_LOSS)
-    reason = jnp.where(metric_ok, reason, Outcome.NONFINITE_METRIC)
-    return jnp.where(gradient_ok, reason, Outcome.NONFINITE_GRADIENT)
+        outcome = jnp.where(stuck, Outcome.NO_DIRECTION, outcome)
+    outcome = jnp.where(loss_ok, outcome, Outcome.NONFINITE_LOSS)
+    outcome = jnp.where(metric_ok, outcome, Outcome.NONFINITE_METRIC)
+    return jnp.where(gradient_ok, outcome, Outcome.NONFINITE_GRADIENT)
 
 
 def _examples(opt: Optimizer, params: Tree, data: Data, batch: Any) -> Examples:
@@ -297,7 +343,7 @@ def _local(opt: Optimizer, proposal: Proposal, state: State, data: Data, metric:
     return Local(
         rows=proposal.rows.rows,
         slopes=proposal.slopes,
-        loss=proposal.start,
+        resolution=None if proposal.start is None else proposal.start.resolution,
         shift=state.damping + opt.l2,
         metric=metric,
         steps=state.steps,
@@ -305,30 +351,143 @@ def _local(opt: Optimizer, proposal: Proposal, state: State, data: Data, metric:
     )
 
 
-def _curvature(opt: Optimizer, metric: Operator | None, step: Tree, found: Found) -> Array:
+def _curvature(opt: Optimizer, metric: Operator | None, params: Tree, step: Tree, found: Found) -> Array:
     """Return dᵀFd: the search's, if it has it and the step is as found, else by one JVP."""
     if metric is None:
         return jnp.full((), jnp.nan, tree.dtype(step))
-    if found.curvature is not None and opt.max_norm is None:
+    if found.curvature is not None and opt.max_norm is None and not _rounds(params):
         return found.curvature
     return metric.divergence(step)
 
 
-def _move(opt: Optimizer, params: Tree, rows: Tree, z: Array) -> tuple[Tree, Tree, Any]:
-    """Return θ + d in the dtypes of the parameters, d = zᵀB, and the factor that kept d within its bound."""
-    step: Tree = tree.combine(z, rows)
-    shrink: Any = 1.0
+def _move(opt: Optimizer, params: Tree, rows: Tree, z: Array) -> tuple[Tree, Tree, Array | None]:
+    """Return θ + d in the dtypes of the parameters, d, and the coefficients that made it.
+
+    d = zᵀB, kept within its bound. In half precision it is what rounding left of that, and no coefficients made it.
+    """
     if opt.max_norm is not None:
-        length = tree.norm(step)
-        shrink = jnp.where(length > opt.max_norm, opt.max_norm / length, 1)
-        step = tree.scale(shrink, step)
-    return tree.cast_like(tree.add(working(params), step), params), step, shrink
+        length = tree.norm(tree.combine(z, rows))
+        z = z * jnp.where(length > opt.max_norm, opt.max_norm / length, 1)
+    step: Tree = tree.combine(z, rows)
+    moved = tree.cast_like(tree.add(working(params), step), params)
+    if _rounds(params):
+        return moved, tree.sub(working(moved), working(params)), None
+    return moved, step, z
 
 
-def _loss(opt: Optimizer, params: Tree, data: Data, batch: Any) -> Array:
-    """Return the loss with its l2 term; `batch` None is the gradient batch."""
+def _rounds(params: Tree) -> bool:
+    """Tell whether parameters are kept in less precision than steps are computed in."""
+    return any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(params))
+
+
+def _rounding(opt: Optimizer, params: Tree, rows: Tree, metric: Operator) -> Array:
+    """Return ½eᵀFe, what rounding makes of the loss: e is its error in the step along the first row, taken whole."""
+    first = jax.nn.one_hot(0, tree.count(rows), dtype=tree.dtype(rows))
+    _, left, _ = _move(opt, params, rows, first)
+    return metric.divergence(tree.sub(left, tree.combine(first, rows))) / 2
+
+
+def _start(opt: Optimizer, params: Tree, data: Data, batch: Any) -> Start:
+    """Return the loss at θ on another batch, to measure changes from."""
+    examples = _examples(opt, params, data, batch)
+    return opt.problem.start(opt.problem.forward(params, examples, data.context))
+
+
+def _change(opt: Optimizer, params: Tree, moved: Tree, data: Data, batch: Any, start: Start) -> Array:
+    """Return the change of the loss, with its l2 term; `batch` None is the gradient batch."""
     examples = _examples(opt, params, data, data.batch if batch is None else batch)
-    return opt.problem.loss(params, examples, data.context) + _penalty(opt, working(params))
+    change = opt.problem.change(moved, examples, data.context, start)
+    if not opt.l2:
+        return change
+    theta, there = working(params), working(moved)
+    return change + opt.l2 / 2 * tree.vdot(tree.sub(there, theta), tree.add(there, theta))
+
+
+def _measured(
+    opt: Optimizer,
+    params: Tree,
+    moved: Tree,
+    step: Tree,
+    slope: Array,
+    data: Data,
+    proposal: Proposal,
+    found: Found,
+) -> tuple[Start, Array]:
+    """Return the loss on the ratio batch, its l2 term included, and its change by the step, if they are asked for."""
+    nan = jnp.full_like(proposal.loss, jnp.nan)
+    if data.ratio_batch is not None and _wants_ratio(opt):
+        start, change = _measured_elsewhere(opt, params, moved, step, slope, data)
+    elif proposal.own is None:
+        return Start(proposal.loss, Before(None, None), nan), nan
+    elif data.search_batch is None and found.change is not None:
+        start, change = proposal.own, found.change
+    elif _wants_ratio(opt):
+        start, change = proposal.own, _change(opt, params, moved, data, None, proposal.own)
+    else:
+        start, change = proposal.own, nan
+    return start._replace(loss=start.loss + _penalty(opt, working(params))), change
+
+
+def _measured_elsewhere(
+    opt: Optimizer, params: Tree, moved: Tree, step: Tree, slope: Array, data: Data
+) -> tuple[Start, Array]:
+    """Return the same on a ratio batch of its own, as if it had the gradient batch's slope along the step.
+
+    On other examples a step does less than on those it was made from, however good the model: their slope is
+    another. Taken off, what is left is the model's error, and that is what ρ asks for.
+    """
+    problem, examples = opt.problem, _examples(opt, params, data, data.ratio_batch)
+    linear = problem.linearize(params, examples, data.context)
+    start = problem.start(linear)
+    change = _change(opt, params, moved, data, data.ratio_batch, start)
+    if data.gradient is not None:
+        return start, change
+
+    def part(chunk: Chunk) -> Array:
+        pull = jax.grad(problem.total)(chunk.outputs, chunk.examples)
+        return tree.vdot(pull, chunk.jvp(step))
+
+    own_slope = linear.sum(part) + (opt.l2 * tree.vdot(working(params), step) if opt.l2 else 0.0)
+    return start, change + (slope - own_slope)
+
+
+def _stretch(state: State, metric: Operator | None, proposal: Proposal) -> Array:
+    """Return the last step's dᵀFd on this batch over that on its own; 1 where there is nothing to compare."""
+    one = jnp.ones_like(state.damping)
+    if metric is None or not isinstance(state.last, LastStep):
+        return one
+    known = state.last.curvature > 0
+    now = metric.divergence(state.last.step)
+    return jnp.where(known & jnp.isfinite(now), now / jnp.where(known, state.last.curvature, 1), one)
+
+
+def _fresh(state: State, proposal: Proposal) -> Array:
+    """Tell whether the loss on this batch is another than the last step left behind, by more than a part in 1000."""
+    if not isinstance(state.last, LastStep):
+        return jnp.array(False)
+    known = (state.last.curvature > 0) & jnp.isfinite(proposal.loss)
+    scale = jnp.maximum(jnp.abs(proposal.loss), jnp.abs(state.last.loss))
+    return known & (jnp.abs(proposal.loss - state.last.loss) > 1e-3 * scale)
+
+
+def _last(opt: Optimizer, state: State, accepted: Array, step: Tree, curvature: Array, loss: Array) -> Any:
+    """Return the step for the next batch to judge, if it was taken."""
+    if not isinstance(state.last, LastStep):
+        return state.last
+    zero = jnp.zeros_like(loss)
+    usable = accepted & jnp.isfinite(curvature)
+    return LastStep(
+        tree.where(usable, step, tree.zeros_like(step)),
+        jnp.where(usable, curvature, zero),
+        jnp.where(usable & jnp.isfinite(loss), loss, zero),
+    )
+
+
+def _starts_finite(opt: Optimizer, proposal: Proposal, start: Start) -> Array:
+    """Tell whether the losses at θ that this step looks at are finite."""
+    return tree.is_finite(
+        () if proposal.start is None else proposal.start.loss, start.loss if _wants_ratio(opt) else ()
+    )
 
 
 def _usable(new: Tree, old: Tree) -> Tree:
@@ -344,21 +503,6 @@ def _penalty(opt: Optimizer, theta: Tree) -> Any:
 
 def _wants_ratio(opt: Optimizer) -> bool:
     return opt.damping.needs_ratio or opt.reject is not None
-
-
-def _losses(
-    opt: Optimizer, params: Tree, moved: Tree, data: Data, proposal: Proposal, found: Found
-) -> tuple[Array, Array]:
-    """Return the loss on the ratio batch before and after: from what is known, or by a forward pass if asked."""
-    nan = jnp.full_like(proposal.loss, jnp.nan)
-    if data.ratio_batch is None and proposal.start is not None and found.loss is not None:
-        return proposal.start, found.loss
-    batch = data.search_batch if data.ratio_batch is None else data.ratio_batch
-    known = batch is None and data.gradient is None
-    if not _wants_ratio(opt):
-        return (proposal.loss if known else nan), nan
-    before = proposal.loss if known else _loss(opt, params, data, batch)
-    return before, _loss(opt, moved, data, batch)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -23,6 +23,8 @@ from natgrad.tree import Tree
 Model = Callable[..., Any]
 SINGLE = (Bernoulli, Categorical, Gaussian, Poisson)
 """The likelihoods of one array; those of a user's functions may take any tree."""
+ROUNDING = 8.0
+"""The rounding error of a loss, in units of eps times itself."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,29 @@ class Examples(NamedTuple):
     """c, one number an example; one array a factor of a `Product`."""
     index: Tree
     """Each example's place in its batch, so that random numbers do not depend on the chunking."""
+    before: "Before | None" = None
+    """What is known of each example's loss at θ, where a change of it is measured."""
+
+
+class Before(NamedTuple):
+    """The examples before a step: their outputs or, of a batch that is taken in chunks, their losses."""
+
+    outputs: Tree
+    losses: Tree
+
+
+class Start(NamedTuple):
+    """The loss at θ on some examples, and what its changes are measured from."""
+
+    loss: Array
+    before: Before
+    resolution: Array
+    """The least change that rounding cannot feign."""
+
+    @classmethod
+    def of_value(cls, loss: Array) -> "Start":
+        """Return the start of a loss that is known as a number alone."""
+        return cls(loss, Before(None, None), ROUNDING * jnp.finfo(loss.dtype).eps * jnp.abs(loss))
 
 
 class Chunk(NamedTuple):
@@ -80,12 +105,41 @@ class Problem:
 
     def total(self, outputs: Tree, examples: Examples) -> Array:
         """Return Σ_i c_i ℓ_i."""
-        weighted = jax.tree.map(
-            lambda c, loss: jnp.sum(c.astype(loss.dtype) * loss),
-            examples.coefficients,
-            self.losses(outputs, examples.targets),
-        )
-        return tree.total(weighted)
+        return tree.total(_weighted(examples, self.losses(outputs, examples.targets)))
+
+    def start(self, at: "Pass") -> Start:
+        """Return the loss where the model was evaluated or linearized, ready to measure changes of it.
+
+        The examples' rounding errors are independent: that of their sum is √Σ (c_i ℓ_i)².
+        """
+        if at.whole is not None:
+            before = Before(at.whole.outputs, None)
+            losses = self.losses(at.whole.outputs, at.examples.targets)
+        else:
+            losses = at.map(lambda chunk: self.losses(chunk.outputs, chunk.examples.targets))
+            before = Before(None, losses)
+        weighted = _weighted(at.examples, losses)
+        eps = jnp.finfo(tree.dtype(weighted)).eps
+        return Start(tree.total(weighted), before, ROUNDING * eps * tree.norm(weighted))
+
+    def change(self, params: Tree, examples: Examples, context: Tree, start: Start) -> Array:
+        """Return L(params) − L(θ): the sum of the examples' changes, not the difference of two sums."""
+
+        def part(chunk: Chunk) -> Array:
+            own = chunk.examples
+            assert own.before is not None
+            if own.before.losses is None:
+                changes = self._changes(own.before.outputs, chunk.outputs, own.targets)
+            else:
+                changes = tree.sub(self.losses(chunk.outputs, own.targets), own.before.losses)
+            return tree.total(_weighted(own, changes))
+
+        return self.forward(params, examples._replace(before=start.before), context).sum(part)
+
+    def _changes(self, outputs: Tree, new_outputs: Tree, targets: Tree) -> Tree:
+        if self.objective is None:
+            return self.likelihood.change(outputs, new_outputs, targets)
+        return tree.sub(self.objective(new_outputs, targets), self.objective(outputs, targets))
 
     def examples(self, params: Tree, inputs: Tree, targets: Tree, weights: Tree, context: Tree) -> Examples:
         """Bundle a batch, after refusing what does not fit together."""
@@ -167,15 +221,16 @@ class Pass:
         self.cut = Cut(longest, longest if microbatch is None else microbatch)
         self.examples = examples
         self._build = build
-        self._whole = build(examples) if self.cut.count == 1 else None
+        self.whole = build(examples) if self.cut.count == 1 else None
+        """The whole batch in one chunk; None of a batch in several."""
 
     def reduce(self, fn: Callable[..., tuple[Tree, Tree]], *rows: Tree) -> tuple[Tree, Tree]:
         """Return Σ over chunks of fn's first result, and its second from every chunk, stacked.
 
         `rows` have one row an example; fn is called with a chunk and the chunk's own rows of each.
         """
-        if self._whole is not None:
-            total, extra = fn(self._whole, *rows)
+        if self.whole is not None:
+            total, extra = fn(self.whole, *rows)
             return total, jax.tree.map(lambda leaf: leaf[None], extra)
         return self._scan(lambda part, own: fn(self._build(part), *own), self.examples, rows)
 
@@ -184,7 +239,7 @@ class Pass:
 
         So each device may add up its own share of every chunk, and the devices' totals are added once, at the end.
         """
-        apart = not rows and self._whole is None and all(map(self.cut.keeps, jax.tree.leaves(self.examples)))
+        apart = not rows and self.whole is None and all(map(self.cut.keeps, jax.tree.leaves(self.examples)))
         examples, shards = dealt(self.examples) if apart else (self.examples, 1)
         if shards == 1:
             return self.reduce(lambda chunk, *own: (fn(chunk, *own), None), *rows)[0]
@@ -199,7 +254,7 @@ class Pass:
     def map(self, fn: Callable[[Chunk], Tree]) -> Tree:
         """Return fn's rows, one an example, from all chunks, in the order of the examples."""
         _, stacked = self.reduce(lambda chunk: ((), fn(chunk)))
-        if self._whole is not None:
+        if self.whole is not None:
             return jax.tree.map(lambda leaf: leaf[0], stacked)
 
         def join(c: Array, rows: Tree) -> Tree:
@@ -242,6 +297,11 @@ def _arranged(cut: Cut, examples: Examples) -> Examples:
     """Return the examples as the cut has them; what fills a group up has coefficient 0: it adds nothing."""
     zeroed = jax.tree.map(cut.arrange_with_zeros, examples.coefficients)
     return jax.tree.map(cut.arrange, examples)._replace(coefficients=zeroed)
+
+
+def _weighted(examples: Examples, losses: Tree) -> Tree:
+    """Return c_i ℓ_i."""
+    return jax.tree.map(lambda c, loss: c.astype(loss.dtype) * loss, examples.coefficients, losses)
 
 
 def working(params: Tree) -> Tree:

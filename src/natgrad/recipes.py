@@ -120,7 +120,9 @@ def fast(
         raise ValueError("Give damping= or floor=, not both: a damping has bounds of its own.")
     if damping is None:
         floor = 1e-4 if floor is None else floor
-        damping = LevenbergMarquardt(max(3e-3, floor), bounds=(floor, 1e8), lower_by=0.98)
+        damping = LevenbergMarquardt(
+            max(3e-3, floor), bounds=(floor, 1e8), lower_by=0.98 ** (1 / 3), raise_by=1.15
+        )
     precondition = Kronecker() if precondition is None else precondition
     return natural_conjugate_gradient(
         model, likelihood, direction=Preconditioned(precondition), damping=damping, reject=reject, **options

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from jax import Array
 
 from natgrad.directions import Rows, SolverInfo
+from natgrad.problem import Start
 from natgrad.tree import Tree
 
 
@@ -43,6 +44,10 @@ class State(NamedTuple):
     """The random key of the run; each step folds its count into it."""
     damping: Array
     """λ of the next step."""
+    record: Tree
+    """What the damping rule remembers."""
+    last: Tree
+    """The last step, where the damping rule looks at it again on the next batch; otherwise ()."""
     direction: Tree
     """What the direction remembers."""
 
@@ -54,10 +59,16 @@ class Info(NamedTuple):
     """The loss before the step, on the ratio batch, with the l2 term."""
     new_loss: Array
     """The loss after the step (as tried, if it was refused) on the ratio batch."""
+    resolution: Array
+    """The least change of that loss that rounding cannot feign."""
     rho: Array
-    """Actual over predicted change of the loss."""
+    """Actual over predicted change of the loss; 1 where both are below the resolution."""
+    stretch: Array
+    """The last step's dᵀFd on this batch over that on its own; 1 where the rule does not look at it."""
     damping: Array
     """λ used in this step."""
+    answer: Array
+    """What λ does next and why, an `Answer`; print it with `ng.Answer.name_of`."""
     accepted: Array
     outcome: Array
     """What became of the step, an `Outcome`; print it with `ng.Outcome.name_of`."""
@@ -96,6 +107,8 @@ class Proposal(NamedTuple):
     gradient: Tree
     rows: Rows
     slopes: Array
-    start: Array | None
+    start: Start | None
     """The loss on the search batch, if the search measures it."""
+    own: Start | None
+    """The loss on the gradient batch, if ρ is measured there."""
     context: Tree

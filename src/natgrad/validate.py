@@ -106,7 +106,7 @@ def _uses_targets(opt: "Optimizer", data: "Data") -> bool:
     """Tell whether anything in this step asks for the loss, or a metric of the loss, on the gradient batch."""
     searched = opt.search.measures and data.search_batch is None
     wants_ratio = opt.damping.needs_ratio or opt.reject is not None
-    compared = wants_ratio and data.search_batch is None and data.ratio_batch is None
+    compared = wants_ratio and data.ratio_batch is None
     measured = opt.direction.needs_metric and data.metric_inputs is None
     return (
         data.gradient is None or searched or compared or (measured and opt.metric.needs_targets(opt.problem))

@@ -1,6 +1,7 @@
 """The coefficients z: how far to go along the rows.
 
-A search gets `probe(z)`, the loss on the search batch at θ + zᵀB, and the `Local` picture of the loss at θ.
+A search gets `probe(z)`, the change of the loss on the search batch from θ to θ + zᵀB, and the `Local` picture of
+the loss at θ.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from natgrad.operator import Operator
 from natgrad.tree import Tree
 
 Probe = Callable[[Array], Array]
+"""z ↦ L(θ + zᵀB) − L(θ)."""
 
 
 class Local(NamedTuple):
@@ -23,8 +25,8 @@ class Local(NamedTuple):
     rows: Tree
     slopes: Array
     """gᵀB, one number a row."""
-    loss: Array | None
-    """The loss on the search batch; None unless the search measures it."""
+    resolution: Array | None
+    """The least change of the loss on the search batch that can be seen; None unless the search measures it."""
     shift: Array
     """λ + l2, what the solver adds to the metric's diagonal."""
     metric: Operator | None
@@ -39,8 +41,8 @@ class Found(NamedTuple):
     """The end of a search."""
 
     z: Array
-    loss: Array | None = None
-    """The loss on the search batch at z, if measured."""
+    change: Array | None = None
+    """The change of the loss on the search batch, if measured."""
     curvature: Array | None = None
     """dᵀFd for d = zᵀB, if the search computed it on the way."""
 
@@ -49,7 +51,7 @@ class Search:
     """The interface."""
 
     measures: bool = False
-    """Whether it probes the loss. If so it never raises it, and z = 0 means that nothing lower was found."""
+    """Whether it probes the loss. If so it never raises it, and z = 0 means that nothing visibly lower was found."""
     on_host: bool = False
     """Whether it runs outside JAX, between jitted probes: such a step cannot be traced."""
 
@@ -88,7 +90,8 @@ class KLRadius(Search):
         curvature = metric_of(local, self).divergence(tree.combine(one, local.rows))
         # dᵀFd can be 0 (a dead direction): then the bound on the rate decides.
         rate = jnp.sqrt(2 * self.radius / jnp.maximum(curvature, jnp.finfo(one.dtype).tiny))
-        return Found(jnp.where(jnp.isfinite(curvature), jnp.minimum(rate, self.max_rate), jnp.nan) * one)
+        rate = jnp.where(jnp.isfinite(curvature), jnp.minimum(rate, self.max_rate), jnp.nan)
+        return Found(rate * one, curvature=rate**2 * curvature)
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,13 @@ class QuadraticModel(Search):
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
         z = -(vectors @ (inverse * (vectors.T @ (local.slopes / scale)))) / scale
         return Found(z, curvature=None if metric.damps else z @ metric_part @ z)
+
+
+def if_seen(local: Local, z: Array, change: Array) -> Found:
+    """Return z if the loss falls visibly there, else 0."""
+    assert local.resolution is not None
+    seen = jnp.isfinite(change) & (change < -local.resolution)
+    return Found(jnp.where(seen, z, 0), jnp.where(seen, change, 0))
 
 
 def metric_of(local: Local, search: Search) -> Operator:

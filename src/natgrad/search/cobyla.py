@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from natgrad import tree
-from natgrad.search.base import Found, Local, Probe, Search
+from natgrad.search.base import Found, Local, Probe, Search, if_seen
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,26 @@ class Cobyla(Search):
         """Return the best point seen."""
         from scipy.optimize import minimize
 
-        assert local.loss is not None
+        assert local.resolution is not None
         # The last step is 0 at first: a row that leads nowhere is left out of the search.
         alive = np.flatnonzero(np.diagonal(np.asarray(tree.gram(local.rows))) > 0)
-        start_loss = float(local.loss)
-        best_z, best_loss = np.zeros(local.slopes.shape[0]), start_loss
+        best_z, best_change = np.zeros(local.slopes.shape[0]), 0.0
+        # COBYLA builds linear models of what it is told: a wall, not an infinity.
+        wall = 1e3 * (1 + float(np.sum(np.abs(local.slopes))))
 
         def phi(part: np.ndarray) -> float:
-            nonlocal best_z, best_loss
+            nonlocal best_z, best_change
             z = np.zeros_like(best_z)
             z[alive] = part
-            loss = float(probe(jnp.asarray(z, local.slopes.dtype)))
-            if np.isfinite(loss) and loss < best_loss:
-                best_z, best_loss = z, loss
-            # COBYLA builds linear models of what it is told: a wall, not an infinity.
-            return loss if np.isfinite(loss) else 1e3 * (1 + abs(start_loss))
+            change = float(probe(jnp.asarray(z, local.slopes.dtype)))
+            if np.isfinite(change) and change < best_change:
+                best_z, best_change = z, change
+            return change if np.isfinite(change) else wall
 
-        if alive.size and np.isfinite(best_loss):
+        if alive.size and np.isfinite(float(local.resolution)):
             start = np.zeros(alive.size)
             start[0] = 1.0
             options = {"rhobeg": self.initial_radius, "maxiter": self.maxprobes}
             minimize(phi, start, method="COBYLA", tol=self.final_radius, options=options)
-        return Found(jnp.asarray(best_z, local.slopes.dtype), jnp.asarray(best_loss, local.loss.dtype))
+        kind = local.slopes.dtype
+        return if_seen(local, jnp.asarray(best_z, kind), jnp.asarray(best_change, kind))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad.search.base import Found, Local, Probe, Search
+from natgrad.search.base import Found, Local, Probe, Search, if_seen
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,15 @@ class LineSearch(Search):
 
     def __call__(self, probe: Probe, local: Local) -> Found:
         """Return the best length seen."""
-        assert local.loss is not None
         if local.slopes.shape != (1,):
             raise ValueError(f"LineSearch needs one row; this direction gives {local.slopes.shape[0]}.")
         zero = jnp.zeros_like(local.slopes[0])
         # Forward only: 0 is the low end, and the middle is yet to be found.
-        start = Bracket(
-            low=Point.at_origin(local.loss, zero), middle=Point.unknown(zero), high=Point.unknown(zero)
-        )
+        start = Bracket(low=Point.origin(zero), middle=Point.unknown(zero), high=Point.unknown(zero))
         best = minimize(
             lambda at: probe(at[None]), start, self.initial, self.maxprobes, self.refinements
         ).middle
-        return Found(jnp.where(best.known, best.at, 0)[None], jnp.where(best.known, best.loss, local.loss))
+        return if_seen(local, best.at[None], best.change)
 
 
 @dataclass(frozen=True)
@@ -61,39 +58,37 @@ class PlaneSearch(Search):
 
     def __call__(self, probe: Probe, local: Local) -> Found:
         """Return the best point seen."""
-        assert local.loss is not None
         if local.slopes.shape != (2,):
             raise ValueError(f"PlaneSearch needs two rows; this direction gives {local.slopes.shape[0]}.")
         origin, zero = jnp.zeros_like(local.slopes), jnp.zeros_like(local.slopes[0])
         first, second = jnp.eye(2, dtype=origin.dtype)
 
         def line(carry: tuple[Array, Array, Array], turn: Array) -> tuple[tuple[Array, Array, Array], None]:
-            z, loss, first_minimum = carry
+            z, change, first_minimum = carry
             along = jnp.select([turn == 1, turn == 3], [second, z - first_minimum], first)
             # Both ways: the last step may be worth taking back.
-            start = Bracket(Point.unknown(zero), Point.at_origin(loss, zero), Point.unknown(zero))
+            start = Bracket(Point.unknown(zero), Point(zero, change, jnp.array(True)), Point.unknown(zero))
             best = minimize(
                 lambda at: probe(z + at * along), start, 1.0, self.maxprobes, self.refinements
             ).middle
             moved = z + best.at * along
-            return (moved, best.loss, jnp.where(turn == 0, moved, first_minimum)), None
+            return (moved, best.change, jnp.where(turn == 0, moved, first_minimum)), None
 
-        carry = (origin, local.loss.astype(zero.dtype), origin)
-        (z, loss, _), _ = jax.lax.scan(line, carry, jnp.arange(4))
-        return Found(z, loss)
+        (z, change, _), _ = jax.lax.scan(line, (origin, zero, origin), jnp.arange(4))
+        return if_seen(local, z, change)
 
 
 class Point(NamedTuple):
-    """A place on the line and the loss there, once known."""
+    """A place on the line and the change of the loss there, once known."""
 
     at: Array
-    loss: Array
+    change: Array
     known: Array
 
     @classmethod
-    def at_origin(cls, loss: Array, zero: Array) -> "Point":
-        """Return the known point 0."""
-        return cls(zero, loss.astype(zero.dtype), jnp.array(True))
+    def origin(cls, zero: Array) -> "Point":
+        """Return 0, where nothing changes."""
+        return cls(zero, zero, jnp.array(True))
 
     @classmethod
     def unknown(cls, zero: Array) -> "Point":
@@ -125,7 +120,7 @@ class Bracket(NamedTuple):
     def with_point(self, new: Point) -> "Bracket":
         """Return the bracket narrowed (or, while it is open, moved) by one more value."""
         low, middle, high = self
-        better = new.loss < jnp.where(middle.known, middle.loss, low.loss)
+        better = new.change < jnp.where(middle.known, middle.change, low.change)
         beyond = ~middle.known | (new.at > middle.at)
         # A new best becomes the middle, and the old one bounds it; a worse point bounds the old middle.
         new_low = _choose(better & beyond & middle.known, middle, _choose(~better & ~beyond, new, low))
@@ -154,10 +149,10 @@ def minimize(phi: Probe, start: Bracket, initial: float, maxprobes: int, refinem
     def look(carry: tuple[Array, Array, Bracket]) -> tuple[Array, Array, Bracket]:
         probes, fits, bracket = carry
         at = bracket.next(initial)
-        loss = phi(at).astype(at.dtype)
-        loss = jnp.where(jnp.isfinite(loss), loss, jnp.inf)
+        change = phi(at).astype(at.dtype)
+        change = jnp.where(jnp.isfinite(change), change, jnp.inf)
         fits = fits + bracket.closed().astype(fits.dtype)
-        return probes + 1, fits, bracket.with_point(Point(at, loss, jnp.array(True)))
+        return probes + 1, fits, bracket.with_point(Point(at, change, jnp.array(True)))
 
     none = jnp.zeros((), jnp.int32)
     return jax.lax.while_loop(unfinished, look, (none, none, start))[2]

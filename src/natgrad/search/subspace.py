@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad.search.base import Found, Local, Probe, Search
+from natgrad.search.base import Found, Local, Probe, Search, if_seen
 
 
 @dataclass(frozen=True)
@@ -27,28 +27,27 @@ class SubspaceBFGS(Search):
         """Return the best point seen."""
         import optax  # here, because it takes as long to import as the rest of natgrad
 
-        assert local.loss is not None
         linesearch = optax.scale_by_zoom_linesearch(max_linesearch_steps=self.maxprobes)
         bfgs = optax.lbfgs(memory_size=self.maxiter, scale_init_precond=False, linesearch=linesearch)
         evaluate = optax.value_and_grad_from_state(probe)
 
         def iterate(carry: tuple, _: None) -> tuple[tuple, None]:
-            z, state, best, best_loss, alive = carry
-            loss, slope = evaluate(z, state=state)
-            better = jnp.isfinite(loss) & (loss < best_loss)
-            best, best_loss = jnp.where(better, z, best), jnp.where(better, loss, best_loss)
-            alive = alive & jnp.isfinite(loss) & jnp.all(jnp.isfinite(slope))
-            update, new_state = bfgs.update(slope, state, z, value=loss, grad=slope, value_fn=probe)
+            z, state, best, lowest, alive = carry
+            change, slope = evaluate(z, state=state)
+            better = jnp.isfinite(change) & (change < lowest)
+            best, lowest = jnp.where(better, z, best), jnp.where(better, change, lowest)
+            alive = alive & jnp.isfinite(change) & jnp.all(jnp.isfinite(slope))
+            update, new_state = bfgs.update(slope, state, z, value=change, grad=slope, value_fn=probe)
             moved = optax.apply_updates(z, update)
             keep = alive & jnp.all(jnp.isfinite(moved))
             state = jax.tree.map(lambda new, old: jnp.where(keep, new, old), new_state, state)
-            return (jnp.where(keep, moved, z), state, best, best_loss, keep), None
+            return (jnp.where(keep, moved, z), state, best, lowest, keep), None
 
         origin = jnp.zeros_like(local.slopes)
-        start = (origin, bfgs.init(origin), origin, local.loss, jnp.array(True))
+        start = (origin, bfgs.init(origin), origin, jnp.zeros_like(origin[0]), jnp.array(True))
         # optax mixes integer widths inside, which strict promotion (a user's setting) would refuse.
         with jax.numpy_dtype_promotion("standard"):
-            (z, state, best, best_loss, alive), _ = jax.lax.scan(iterate, start, None, length=self.maxiter)
+            (z, state, best, lowest, alive), _ = jax.lax.scan(iterate, start, None, length=self.maxiter)
         last: Array = optax.tree.get(state, "value")
-        better = alive & jnp.isfinite(last) & (last < best_loss)
-        return Found(jnp.where(better, z, best), jnp.where(better, last, best_loss))
+        better = alive & jnp.isfinite(last) & (last < lowest)
+        return if_seen(local, jnp.where(better, z, best), jnp.where(better, last, lowest))
