@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import natgrad as ng
+from natgrad_paper.log import DEAD
 
 NONFINITE = (ng.Outcome.NONFINITE_GRADIENT, ng.Outcome.NONFINITE_METRIC, ng.Outcome.NONFINITE_LOSS)
 IDLE = (
@@ -58,19 +59,19 @@ class Streaks:
     def given_up(self, outcome: int | None, highest: float | None = None) -> str:
         """Return why to give up after a step with this outcome; nothing, to go on."""
         if self.nonfinite >= LIMIT and outcome is not None:
-            return f"{self.nonfinite} steps in a row refused: {ng.Outcome.name_of(outcome)}"
+            return f"{self.nonfinite} {DEAD} refused: {ng.Outcome.name_of(outcome)}"
         if self.idle >= PATIENCE and outcome is not None:
             return self._idle_words(ng.Outcome.name_of(outcome))
         if self.at_bound >= PATIENCE:
-            return f"{self.at_bound} steps in a row with λ at its upper bound, {highest:g}"
+            return f"{self.at_bound} {DEAD} with λ at its upper bound, {highest:g}"
         return ""
 
     def _idle_words(self, last: str) -> str:
         if self.unmeasurable == self.idle:
-            return f"{self.idle} steps in a row changed the loss by less than it can resolve: converged, or stuck"
+            return f"{self.idle} {DEAD} changed the loss by less than it can resolve: converged, or stuck"
         if not self.unmeasurable:
-            return f"{self.idle} steps in a row refused: {last}"
-        return f"{self.idle} steps in a row refused or too small to measure, {self.unmeasurable} of them the latter"
+            return f"{self.idle} {DEAD} refused: {last}"
+        return f"{self.idle} {DEAD} refused or too small to measure, {self.unmeasurable} of them the latter"
 
 
 def follow(
