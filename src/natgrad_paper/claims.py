@@ -64,7 +64,10 @@ def rule(view: View) -> tuple[tuple[str, str], ...]:
             f"{smallest}.",
         ),
         ("does not hold", "if interval and mean lie above zero, by as much."),
-        ("no difference", f"if the interval lies within {smallest} of zero."),
+        (
+            "no difference",
+            f"if the interval lies within {smallest} of zero, and the logs state the best constant answer’s error.",
+        ),
         ("not decided", f"otherwise, and with fewer than {SEEDS} seeds."),
         ("void", VOID_WORDS),
         ("not run", "if the logs have no runs of a method."),
@@ -185,6 +188,11 @@ class Below:
         if not len(both):
             return Finding(f"{heading}: not measured there", Verdict.OPEN)
         verdict, words = verdict_on(scale.to(both[:, 0]) - scale.to(both[:, 1]), scale)
+        if verdict is Verdict.EQUAL and not all(health.states_plateau(log) for pair in pairs for log in pair):
+            # Methods that never began are equal, too.
+            return Finding(
+                f"{heading}: {words}; whether either left the plateau, the logs do not say", Verdict.OPEN
+            )
         return Finding(f"{heading}: {words}", verdict)
 
 

@@ -51,14 +51,26 @@ def cause(logs: Iterable[RunLog]) -> str:
     return f"{header['method']['label']}, seed {header['seed']}: {why}{rest}"
 
 
+def states_plateau(log: RunLog) -> bool:
+    """Whether a log states the error of the best constant answer; those of old runs do not."""
+    return _plateau(log) is not None
+
+
 def relative(log: RunLog, axis: str, where: float) -> float | None:
     """Return a run's error at a place over that of the best constant answer, where the log states the latter."""
-    plateau = log.header.get("plateau")
-    field, level = next(iter(plateau.items()), ("", 0.0)) if isinstance(plateau, dict) else ("", 0.0)
-    if not isinstance(level, int | float) or not level > 0:
+    if (plateau := _plateau(log)) is None:
         return None
+    field, level = plateau
     error = error_at(log, Panel(Measure(field, field, field), axis), where)
     return None if error is None else error / level
+
+
+def _plateau(log: RunLog) -> tuple[str, float] | None:
+    stated = log.header.get("plateau")
+    found = list(stated.items()) if isinstance(stated, dict) else []
+    return next(
+        ((name, level) for name, level in found if isinstance(level, int | float) and level > 0), None
+    )
 
 
 def stayed(arms: Sequence[Sequence[RunLog]], axis: str, where: float) -> str:

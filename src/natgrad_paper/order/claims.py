@@ -155,10 +155,11 @@ def after_drift(methods: Methods) -> list[Finding]:
     ).reshape(-1, 2)
     ngd, sgd = errors.T
     tolerance = both(methods)[0][0].header["config"]["match"]["tolerance"] if len(errors) else 0.0
-    _, shown = verdict_on(np.log(ngd / sgd))
+    plain, shown = verdict_on(np.log(ngd / sgd))
     better, _ = verdict_on(np.log((ngd + tolerance) / sgd))
     worse, _ = verdict_on(np.log((ngd - tolerance) / sgd))
-    clear = better if better == Verdict.HOLDS else worse if worse == Verdict.FAILS else Verdict.OPEN
+    unclear = plain if plain is Verdict.EQUAL else Verdict.OPEN
+    clear = better if better is Verdict.HOLDS else worse if worse is Verdict.FAILS else unclear
     return [Finding(f"validation error after the drift, NGD / SGD: {shown}", clear)]
 
 
