@@ -1,7 +1,7 @@
 """Claims, judged from logs: what is claimed, by which rule it is judged, and what was measured.
 
 Most claims are orderings, and all orderings are judged by one `rule`. A claim holds when all its
-findings hold, does not hold when one of them does not, and is otherwise not decided.
+findings hold and does not hold when one of them does not; `together` has the rest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,19 +9,35 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from scipy import special
 
+from natgrad_paper import health
 from natgrad_paper.log import RunLog, done
 from natgrad_paper.measures import LOGARITHMIC, RECONSTRUCTION, Measure, Panel, Scale, View
 from natgrad_paper.series import Runs, common, complete, error_at
 
-SEEDS, ERRORS = 3, 2.0
-"""An ordering is judged from so many seeds on, and has to exceed so many standard errors."""
+SEEDS, CONFIDENCE = 3, 0.95
+"""An ordering is judged from so many seeds on, by Student's interval of this confidence."""
 
 PLACES = {
     "training_seconds": "at equal training time (the shortest that runs of either have)",
     "iteration": "at equal iterations (the most that all of them reached)",
 }
 COMPARED = {"log": "log(error of A / error of B)", "linear": "error of A − error of B"}
+INTERVAL = f"Student’s {CONFIDENCE:.0%} interval"
+VOID_WORDS = (
+    f"if more than {health.SHARE:.0%} of the steps of a run were refused, if λ was at its upper bound in more than "
+    f"{health.SHARE:.0%} of its logged steps, if a run was given up because its steps led nowhere, or if neither "
+    f"method’s error, by its mean over seeds, is below {health.LEFT:g} of the best constant answer’s."
+)
+CLAIM_WORDS = (
+    "holds if all its comparisons hold, and does not hold if one of them does not; otherwise the first of “no "
+    "difference”, “void”, “not run” and “not decided” that one of them is."
+)
+SURE_WORDS = (
+    "Were there no difference, a single comparison would come out as “holds” in at most 25 of 1000 cases, and as “does "
+    "not hold” in as many. A claim with several comparisons fails by chance more often than one with a single one."
+)
 
 
 def rule(view: View) -> tuple[tuple[str, str], ...]:
@@ -35,30 +51,33 @@ def rule(view: View) -> tuple[tuple[str, str], ...]:
         COMPARED[name] + f" ({', '.join(dict.fromkeys(names))})" * (len(scales) > 1)
         for name, names in scales.items()
     )
+    smallest = " or ".join(dict.fromkeys(panel.measure.scale.smallest_words for panel in view.panels))
     return (
         (
             "A below B",
-            f"compares the errors of the two methods’ runs from the same seed, {places}, interpolated between "
-            "evaluations as the figure draws them.",
+            f"compares the errors of the two methods’ runs from the same seed, {places}. Between evaluations near "
+            f"each other errors are interpolated as the figure draws them; between others they are not measured.",
         ),
         (
             "holds",
-            f"if the mean over seeds of {compared} is below zero by more than {ERRORS:g} standard errors.",
+            f"if {INTERVAL} of the mean over seeds of {compared} lies below zero, and the mean by at least "
+            f"{smallest}.",
         ),
-        ("does not hold", "if that mean is above zero by more than so much."),
-        ("not decided", f"in between, and with fewer than {SEEDS} seeds."),
-        ("a claim", "holds if all its comparisons hold, and does not hold if one of them does not."),
+        ("does not hold", "if interval and mean lie above zero, by as much."),
+        (
+            "no difference",
+            f"if the interval lies within {smallest} of zero, and the logs state the best constant answer’s error.",
+        ),
+        ("not decided", f"otherwise, and with fewer than {SEEDS} seeds."),
+        ("void", VOID_WORDS),
+        ("not run", "if the logs have no runs of a method."),
+        ("a claim", CLAIM_WORDS),
         (
             "which runs",
-            "A run whose steps stopped being finite keeps its last error; an error that is not finite counts as that "
-            "of the untrained network; runs cut short from outside are left out.",
+            "An error that is not finite counts as that of the untrained network; runs cut short from outside are "
+            "left out.",
         ),
-        (
-            "how sure",
-            # Student's t with 2 and 4 degrees of freedom, beyond 2: 0.092 and 0.058.
-            "Were there no difference, a single comparison would still come out as “holds” in about 9 of 100 cases "
-            "with 3 seeds, and in 6 of 100 with 5.",
-        ),
+        ("how sure", SURE_WORDS),
     )
 
 
@@ -68,6 +87,9 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     FAILS = "does not hold"
     OPEN = "not decided"
+    EQUAL = "no difference"
+    VOID = "void"
+    ABSENT = "not run"
 
 
 @dataclass(frozen=True)
@@ -119,9 +141,19 @@ def judge(claims: Iterable[Claim], runs: Sequence[Runs]) -> list[Judged]:
 def together(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict on a conjunction: of nothing at all, not decided."""
     found = set(verdicts)
-    if Verdict.FAILS in found:
-        return Verdict.FAILS
-    return Verdict.HOLDS if found == {Verdict.HOLDS} else Verdict.OPEN
+    weighty = (Verdict.FAILS, Verdict.EQUAL, Verdict.VOID, Verdict.ABSENT, Verdict.OPEN, Verdict.HOLDS)
+    return next((verdict for verdict in weighty if verdict in found), Verdict.OPEN)
+
+
+def lede(verdicts: Sequence[Verdict]) -> str:
+    """Return in a sentence how the claims came out."""
+    hold, fail, open_, equal, void, absent = (verdicts.count(each) for each in Verdict)
+    parts = [f"{fail} do{'es' * (fail == 1)} not"]
+    parts += [f"{equal} show{'s' * (equal == 1)} no difference"] if equal else []
+    parts += [f"{void} {'is' if void == 1 else 'are'} void"] if void else []
+    parts += [f"{absent} {'was' if absent == 1 else 'were'} not run"] if absent else []
+    parts.append(f"and {open_} {'is' if open_ == 1 else 'are'} not decided")
+    return f"On this evidence {hold} of {len(verdicts)} claims hold{'s' * (hold == 1)}, {', '.join(parts)}."
 
 
 @dataclass(frozen=True)
@@ -134,7 +166,7 @@ class Below:
 
     def __call__(self, methods: Methods) -> list[Finding]:
         if absent := [name for name in (self.lower, self.upper) if name not in methods]:
-            return [Finding(f"no runs of {' or '.join(absent)}", Verdict.OPEN)]
+            return [Finding(f"no runs of {' or '.join(absent)}", Verdict.ABSENT)]
         return [self._along(panel, methods[self.lower], methods[self.upper]) for panel in self.panels]
 
     def _along(self, panel: Panel, lower: Runs, upper: Runs) -> Finding:
@@ -145,11 +177,23 @@ class Below:
         where = common((log for pair in pairs for log in pair), axis)
         if where is None:
             return Finding(f"{names}: no seed with whole runs of both", Verdict.OPEN)
+        place = f"{where:,.0f} iterations" if axis == "iteration" else f"{where:.3g} s"
+        heading = f"{names} at {place.replace(',', ' ')}"
+        if void := health.cause(log for pair in pairs for log in pair) or health.stayed(
+            list(zip(*pairs, strict=True)), axis, where
+        ):
+            return Finding(f"{heading}: void: {void}", Verdict.VOID)
         errors = [tuple(error_at(log, panel, where) for log in pair) for pair in pairs]
         both = np.array([pair for pair in errors if None not in pair], float).reshape(-1, 2)
+        if not len(both):
+            return Finding(f"{heading}: not measured there", Verdict.OPEN)
         verdict, words = verdict_on(scale.to(both[:, 0]) - scale.to(both[:, 1]), scale)
-        place = f"{where:,.0f} iterations" if axis == "iteration" else f"{where:.3g} s"
-        return Finding(f"{names} at {place.replace(',', ' ')}: {words}", verdict)
+        if verdict is Verdict.EQUAL and not all(health.states_plateau(log) for pair in pairs for log in pair):
+            # Methods that never began are equal, too.
+            return Finding(
+                f"{heading}: {words}; whether either left the plateau, the logs do not say", Verdict.OPEN
+            )
+        return Finding(f"{heading}: {words}", verdict)
 
 
 def verdict_on(differences: np.ndarray, scale: Scale = LOGARITHMIC) -> tuple[Verdict, str]:
@@ -160,35 +204,58 @@ def verdict_on(differences: np.ndarray, scale: Scale = LOGARITHMIC) -> tuple[Ver
     if len(differences) < SEEDS:
         seeds = "1 seed" if len(differences) == 1 else f"{len(differences)} seeds"
         return Verdict.OPEN, f"{scale.compared(mean)} ({seeds}, too few)"
-    margin = ERRORS * float(differences.std(ddof=1)) / np.sqrt(len(differences))
-    low, high = scale.compared(mean - margin), scale.compared(mean + margin)
+    reach = margin(differences)
+    low, high = scale.compared(mean - reach), scale.compared(mean + reach)
     words = f"{scale.compared(mean)} ({low} to {high}, {len(differences)} seeds)"
-    if mean + margin < 0:
-        return Verdict.HOLDS, words
-    return (Verdict.FAILS if mean - margin > 0 else Verdict.OPEN), words
+    if abs(mean) + reach <= scale.smallest:
+        return Verdict.EQUAL, f"{words}, no difference beyond {scale.smallest_words}"
+    if not abs(mean) >= max(reach, scale.smallest):
+        return Verdict.OPEN, words
+    return (Verdict.HOLDS if mean < 0 else Verdict.FAILS), words
+
+
+def margin(differences: np.ndarray) -> float:
+    """Return half the width of Student's interval of their mean."""
+    quantile = float(special.stdtrit(len(differences) - 1, (1 + CONFIDENCE) / 2))
+    return quantile * float(differences.std(ddof=1)) / float(np.sqrt(len(differences)))
 
 
 @dataclass(frozen=True)
 class Reliable:
-    """The test that every run of a method came to its end and learned: its last error is below its first."""
+    """The test that every run of a method came to its end and learned.
+
+    One has learned whose error has left the plateau, or where its log states none, whose error has fallen. A run that
+    was given up counts against the method here, and only here; one still on the plateau decides nothing.
+    """
 
     method: str
     measure: Measure = RECONSTRUCTION.main
 
     def __call__(self, methods: Methods) -> list[Finding]:
         if self.method not in methods:
-            return [Finding(f"no runs of {self.method}", Verdict.OPEN)]
+            return [Finding(f"no runs of {self.method}", Verdict.ABSENT)]
         runs = methods[self.method]
         ended = [log for log in runs.logs if complete(log)]
-        good = sum(self._learned(log) for log in ended)
-        words = f"{runs.label}: {good} of {len(ended)} runs went to their end and learned"
-        if len(ended) < SEEDS and good == len(ended):
+        fell = [self._fell(log) for log in ended]
+        learned = [fallen and self._left(log) for log, fallen in zip(ended, fell, strict=True)]
+        words = f"{runs.label}: {sum(learned)} of {len(ended)} runs went to their end and learned"
+        if not all(fell):
+            return [Finding(words, Verdict.FAILS)]
+        if void := health.cause(ended):
+            return [Finding(f"{words}; void: {void}", Verdict.VOID)]
+        if ended and not any(learned):
+            return [Finding(f"{words}; void: nobody has left the plateau", Verdict.VOID)]
+        if len(ended) < SEEDS:
             return [Finding(f"{words} (too few)", Verdict.OPEN)]
-        return [Finding(words, Verdict.HOLDS if good == len(ended) else Verdict.FAILS)]
+        return [Finding(words, Verdict.HOLDS if all(learned) else Verdict.OPEN)]
 
-    def _learned(self, log: RunLog) -> bool:
+    def _fell(self, log: RunLog) -> bool:
         start, stop = (self.measure.of(log.evaluations[k]) for k in (0, -1))
         return done(log.end) and start is not None and stop is not None and stop < start
+
+    def _left(self, log: RunLog) -> bool:
+        share = health.relative(log, "iteration", float(log.evaluations[-1]["iteration"]))
+        return share is None or share < health.LEFT
 
 
 @dataclass(frozen=True)
@@ -202,7 +269,13 @@ class BestBelow:
     def __call__(self, methods: Methods) -> list[Finding]:
         present = [name for name in self.candidates if name in methods]
         if not present or self.upper not in methods:
-            return [Finding(f"no runs of {self.upper if present else 'any natural method'}", Verdict.OPEN)]
+            return [Finding(f"no runs of {self.upper if present else 'any natural method'}", Verdict.ABSENT)]
+        voids = {name: health.cause(log for log in methods[name].logs if complete(log)) for name in present}
+        present = [name for name in present if not voids[name]]
+        if not present:
+            return [
+                Finding(f"no sound runs of any natural method: {'; '.join(voids.values())}", Verdict.VOID)
+            ]
         logs = [log for name in present for log in methods[name].logs if complete(log)]
         where = common(logs, self.panel.axis)
         errors = {name: methods[name].error_at(where, self.panel) if where else [] for name in present}

@@ -60,6 +60,8 @@ class Problem:
 
     Measured outside the clock of training, of the steps that are logged, by methods of one step a call.
     """
+    plateau: dict[str, float] = field(default_factory=dict)
+    """The training error of the best answer that is the same for all cases, by its name in `errors`; for claims."""
     sights: dict[str, np.ndarray] | None = None
     """What the data look like, by the name of the stage: bytes, (lines, columns, height, width); for the report."""
 

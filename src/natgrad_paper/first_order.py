@@ -18,7 +18,7 @@ class Info(NamedTuple):
 
     loss: Array
     accepted: Array
-    reason: Array
+    outcome: Array
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class FirstOrder:
         ):  # A search that met nothing finite returns a step of length 0, and an infinite error.
             accepted &= jnp.isfinite(optax.tree.get(new_state, "decrease_error"))
         params, state = tree.where(accepted, (moved, new_state), (params, state))
-        reason = jnp.where(accepted, ng.Outcome.ACCEPTED, ng.Outcome.NONFINITE_GRADIENT)
-        return params, state, Info(value, accepted, reason)
+        outcome = jnp.where(accepted, ng.Outcome.ACCEPTED, ng.Outcome.NONFINITE_GRADIENT)
+        return params, state, Info(value, accepted, outcome)
 
 
 def nesterov(problem: Problem, rate: float, momentum: float) -> FirstOrder:

@@ -25,6 +25,8 @@ LONGEST = 1 << 28
 """Bytes that a log may have, unpacked."""
 FINISHED = "finished"
 """The reason of an end that used up its budget."""
+DEAD = "steps in a row"
+"""In the reason of an end that came because steps led nowhere."""
 EARLY = "stopped early"
 """How the reason of an end begins that the run's own patience decided; any other is an end before its time."""
 FIELDS: dict[str, dict[str, type]] = {
@@ -160,6 +162,11 @@ class RunLog:
 def done(end: str | None) -> bool:
     """Whether a training with this end came to it as it should: nothing is left to do."""
     return end is not None and (end == FINISHED or end.startswith(EARLY))
+
+
+def dead(end: str | None) -> bool:
+    """Whether a training with this end was given up because its steps led nowhere."""
+    return end is not None and DEAD in end
 
 
 def read(path: Path) -> RunLog:

@@ -29,6 +29,14 @@ class Scale(Protocol):
     def compared(self, difference: float) -> str:
         """Return what a difference on the scale means, as a number."""
 
+    @property
+    def smallest(self) -> float:
+        """The smallest difference that counts as one."""
+
+    @property
+    def smallest_words(self) -> str:
+        """The same, in words."""
+
 
 @dataclass(frozen=True)
 class Logarithmic:
@@ -52,6 +60,16 @@ class Logarithmic:
         """Return the ratio."""
         return f"{np.exp(difference):.3g}"
 
+    @property
+    def smallest(self) -> float:
+        """2%: less would not matter to anybody."""
+        return float(np.log(1.02))
+
+    @property
+    def smallest_words(self) -> str:
+        """The same, in words."""
+        return "2%"
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -74,6 +92,16 @@ class Linear:
     def compared(self, difference: float) -> str:
         """Return the difference."""
         return f"{difference:+.3g}".replace("-", "−")
+
+    @property
+    def smallest(self) -> float:
+        """Half a point of the hundred that such errors are counted in."""
+        return 0.5
+
+    @property
+    def smallest_words(self) -> str:
+        """The same, in words."""
+        return "0.5 points"
 
 
 LOGARITHMIC, LINEAR = Logarithmic(), Linear()

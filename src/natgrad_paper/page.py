@@ -15,7 +15,7 @@ from natgrad_paper import (
     sections,
     settings,
 )
-from natgrad_paper.claims import Judged, Verdict
+from natgrad_paper.claims import Judged
 from natgrad_paper.diagnostics import QUANTITIES, Quantity
 from natgrad_paper.document import document
 from natgrad_paper.drawing import Group
@@ -25,7 +25,7 @@ from natgrad_paper.markup import Markup, join, tag
 from natgrad_paper.measures import AXES, RECONSTRUCTION, View
 from natgrad_paper.series import Runs, by_method
 
-PAGE, TABLE = "report.html", "results.csv"
+PAGE, TABLE, VERDICTS = "report.html", "results.csv", "claims.csv"
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ def gather(logs: list[RunLog]) -> Report:
 def write(found: Report, directory: Path) -> list[Path]:
     """Write the page, the figure and the table into the directory; return their paths."""
     files = {PAGE: html(found), TABLE: results.as_csv(found.runs, found.view)}
+    if found.judged:
+        files[VERDICTS] = results.claims_as_csv(found.judged)
     for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8", newline="\n")
     figures = report.write_figure(found.logs, directory, found.titled, found.view)
@@ -98,11 +100,6 @@ def _head(found: Report, title: str) -> Markup:
     presets = ", ".join(sorted({str(log.header["preset"]) for log in found.logs}))
     seeds = sorted({log.header["seed"] for log in found.logs})
     verdicts = [judged.verdict for judged in found.judged]
-    hold, fail, open_ = (verdicts.count(each) for each in (Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN))
-    lede = (
-        f"On this evidence {hold} of {len(verdicts)} claims hold{'s' * (hold == 1)}, {fail} do{'es' * (fail == 1)} "
-        f"not, and {open_} {'is' if open_ == 1 else 'are'} not decided."
-    )
     facts = {
         "Data": f"{data['name']}, {_cases(data)}, sha256 {data['sha256']}",
         "Preset": presets,
@@ -113,7 +110,7 @@ def _head(found: Report, title: str) -> Markup:
     return tag(
         "header",
         tag("h1", title),
-        tag("p", lede, class_="lede") if verdicts else None,
+        tag("p", claims.lede(verdicts), class_="lede") if verdicts else None,
         tag("dl", [join(tag("dt", name), tag("dd", words)) for name, words in facts.items()], class_="facts"),
     )
 

@@ -149,13 +149,12 @@ def small_print(logs: list[RunLog], groups: Sequence[Group] = ()) -> str:
     header = logs[0].header
     presets = sorted({log.header["preset"] for log in logs})
     cut = sum(not done(log.end) for log in logs)
-    damping = header["config"].get("damping", {})
     dashes = [f"{group.drawn}: {group.title.lower()}" for group in groups]
     lines = [
         f"Data: {header['data']['name']}, sha256 {header['data']['sha256'][:16]}…"
         f"   Preset: {', '.join(presets)}   {seeds_in_words(logs)}",
         "Training time excludes compiling and evaluating."
-        f"   λ follows the ratio with the {damping.get('reduction', '–')} model"
+        + "".join(f"   {words}" for words in ratios(logs))
         + (f"   {cut} of {len(logs)} runs did not finish" if cut else ""),
         versions(logs)
         + "   "
@@ -163,6 +162,19 @@ def small_print(logs: list[RunLog], groups: Sequence[Group] = ()) -> str:
         + ("   Lines: " + ", ".join(dashes)) * (len(groups) > 1),
     ]
     return "\n".join(lines)
+
+
+def ratios(logs: list[RunLog]) -> list[str]:
+    """Return with which model of the loss λ follows its ratio, and where several do, whose; old logs do not say."""
+    found: dict[str, dict[str, None]] = {}
+    for runs in by_method(logs):
+        for log in runs.logs:
+            if isinstance(rule := log.header.get("damping"), dict):
+                found.setdefault(str(rule.get("reduction")), {})[runs.label] = None
+    return [
+        f"λ follows the ratio with the {model} model" + f" ({', '.join(labels)})" * (len(found) > 1)
+        for model, labels in found.items()
+    ]
 
 
 def versions(logs: list[RunLog]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from natgrad_paper.claims import Judged
 from natgrad_paper.log import FINISHED, RunLog
 from natgrad_paper.measures import LOGARITHMIC, Measure, Scale, View
 from natgrad_paper.series import Runs, common, time_to
@@ -25,6 +26,8 @@ class Column:
     words: str
     measure: Measure
     values: dict[str, list[float]]
+    at: float | None = None
+    """Where on its axis it compares the runs, if it does so at one place."""
 
     def best(self, runs: Sequence[Runs]) -> str | None:
         """Return the method with the least mean, among those of which every seed has a value."""
@@ -44,7 +47,7 @@ def columns(runs: Sequence[Runs], view: View) -> list[Column]:
         if where := common(logs, panel.axis):
             place = f"{where:.0f} iterations" if panel.axis == "iteration" else f"{where:.3g} s"
             values = {group.name: group.error_at(where, panel) for group in runs}
-            found.append(Column(f"{panel.measure.label} at {place}", panel.measure, values))
+            found.append(Column(f"{panel.measure.label} at {place}", panel.measure, values, where))
     for measure in view.at_end:
         values = {group.name: final(group, measure) for group in runs}
         found.append(Column(f"{measure.label} at the end", measure, values))
@@ -104,6 +107,17 @@ def troubles(logs: Sequence[RunLog]) -> list[tuple[str, int, str, str]]:
             words = f"{refused} of {steps}"
             found.append((log.header["method"]["label"], log.header["seed"], ended, words))
     return found
+
+
+def claims_as_csv(judged: Sequence[Judged]) -> str:
+    """Return every finding as a row: its claim, that claim's verdict, what follows from it, what was measured."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("claim", "verdict", "finding", "measured"))
+    for each in judged:
+        for finding in each.findings:
+            writer.writerow((each.claim.key, each.verdict, finding.verdict, finding.words))
+    return stream.getvalue()
 
 
 def as_csv(runs: Sequence[Runs], view: View) -> str:

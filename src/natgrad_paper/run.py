@@ -21,6 +21,7 @@ import jaxlib
 import numpy as np
 
 import natgrad
+from natgrad_paper import refusals
 from natgrad_paper.checkpoint import Checkpoint, Checkpoints, digest
 from natgrad_paper.distributed import ALONE, Alone, Together
 from natgrad_paper.errors import UserError
@@ -79,9 +80,10 @@ def run(
                 display.start(method.label, seed)
                 if method.name not in trainers:
                     trainers[method.name] = Trainer(problem, method, plan.config, plan.place)
-                head = header(plan, method, seed, trainers[method.name].problem)
+                trainer = trainers[method.name]
+                head = {**header(plan, method, seed, trainer.problem), **judged_by(trainer)}
                 first = (method, seed) == (plan.methods[0], plan.seeds[0])
-                training = Training(trainers[method.name], seed, path, head, display, stop, first)
+                training = Training(trainer, seed, path, head, display, stop, first)
                 ended = training.run(resume, plan.checkpoint_seconds)
                 if not done(ended):
                     failures.append(f"{method.label}, seed {seed}: {ended}")
@@ -268,6 +270,13 @@ def header(plan: Plan, method: Any, seed: int, problem: Any) -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()} {jax.default_backend()}",
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def judged_by(trainer: Trainer) -> dict[str, Any]:
+    """Return what a log must say for its run to be judged: the rule that moves λ, the error of a constant answer."""
+    rule = refusals.rule_of(trainer.optimizer)
+    damping = None if rule is None else {"reduction": rule.reduction, "bounds": list(rule.bounds)}
+    return {"damping": damping, "plateau": trainer.problem.plateau}
 
 
 def _stated(fields: list[tuple[str, Any]]) -> dict[str, Any]:

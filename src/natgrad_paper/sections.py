@@ -7,15 +7,22 @@ import numpy as np
 
 from natgrad_paper import results as numbers
 from natgrad_paper import samples as pictures
-from natgrad_paper.claims import Judged, Verdict
+from natgrad_paper.claims import INTERVAL, Judged, Verdict
 from natgrad_paper.drawing import Group, color
 from natgrad_paper.markup import Markup, join, table, tag
 from natgrad_paper.measures import View
 from natgrad_paper.results import Column
 from natgrad_paper.series import Runs
 
-CAPTION = "Mean over seeds, and in brackets two standard errors to either side."
-MARKS = {Verdict.HOLDS: ("holds", "✓"), Verdict.FAILS: ("fails", "✗"), Verdict.OPEN: ("open", "?")}
+CAPTION = f"Mean over seeds, and in brackets {INTERVAL}."
+MARKS = {
+    Verdict.HOLDS: ("holds", "✓"),
+    Verdict.FAILS: ("fails", "✗"),
+    Verdict.OPEN: ("open", "?"),
+    Verdict.EQUAL: ("open", "="),
+    Verdict.VOID: ("void", "∅"),
+    Verdict.ABSENT: ("void", "–"),
+}
 
 
 def legend(group: Group, title: bool = True) -> Markup:
@@ -62,13 +69,17 @@ def results(groups: Sequence[Group], runs: Sequence[Runs], view: View) -> Markup
     caption = (
         f"{shown[0].upper()}{shown[1:]}. {kinds.capitalize()} mean over seeds, as the figure draws it, with least "
         "and largest. Equal time and equal iterations are the most that all complete runs reached. "
-        "A dash: never reached; “2 of 3”: by so many seeds. Bold: the least of its column."
+        "Not measured: no evaluation is near. A dash: never reached; “2 of 3”: by so many seeds. Bold: the least of "
+        "its column."
     )
     return tag("section", tag("h2", "Results"), table(head, rows, caption, class_="numbers", id="results"))
 
 
 def _number(column: Column, method: Runs, best: bool) -> Markup:
-    mean, rest = numbers.spread(column.values[method.name], len(method.logs), column.measure.scale)
+    values = column.values[method.name]
+    if not values and column.at is not None:
+        return tag("small", "not measured")
+    mean, rest = numbers.spread(values, len(method.logs), column.measure.scale)
     return join(tag("span", mean, class_="best" if best else None), tag("small", rest) if rest else None)
 
 
@@ -240,7 +251,7 @@ def command(words: str) -> Markup:
         tag("pre", tag("code", f"{words} --out DIR\nnatgrad report DIR")),
         tag(
             "p",
-            "The report is a function of the logs alone: the second line gives this very page, the figure and "
-            "results.csv.",
+            "The report is a function of the logs alone: the second line gives this very page, the figure, "
+            "results.csv and claims.csv.",
         ),
     )

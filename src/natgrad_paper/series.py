@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from natgrad_paper.log import EARLY, RunLog, done
+from natgrad_paper.log import EARLY, RunLog, dead, done
 from natgrad_paper.measures import Measure, Panel
+
+FAR = 2.0
+"""Evaluations are far apart where the later is at more than so many times the place of the one before."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,7 @@ def points(log: RunLog, axis: str, measure: Measure) -> tuple[np.ndarray, np.nda
 
 def gave_up(log: RunLog) -> bool:
     """Whether the training itself went no further, unable to or out of patience; its error then stays what it was."""
-    end = log.end or ""
-    return "nonfinite" in end or end.startswith(EARLY)
+    return dead(log.end) or (log.end or "").startswith(EARLY)
 
 
 def complete(log: RunLog) -> bool:
@@ -92,24 +94,32 @@ def reach(log: RunLog, axis: str) -> float:
 
 
 def error_at(log: RunLog, panel: Panel, where: float) -> float | None:
-    """Return the error at a place of the panel's axis, None beyond the run's end.
+    """Return the error at a place of the panel's axis, None where it was not measured.
 
-    Between evaluations it is interpolated as the figure draws it, straight on the figure's axes; between the
-    start, which a logarithmic axis lacks, and the first evaluation after it, straight in x itself.
-    An error that is not finite counts as that of the start: nothing was learned.
+    Between evaluations near each other it is interpolated as the figure draws it, straight on the figure's axes. It
+    was not measured beyond the run's end, before the first evaluation after the start, and between evaluations that
+    are `FAR` apart. An error that is not finite counts as that of the start: nothing was learned.
     """
-    if where > reach(log, panel.axis):
+    if not log.evaluations or where > reach(log, panel.axis):
         return None
     found = [panel.measure.of(record) for record in log.evaluations]
-    if found[0] is None:
-        return None
     x = np.array([record[panel.axis] for record in log.evaluations], float)
+    if found[0] is None or not _measured(x, where):
+        return None
     scale = panel.measure.scale
     y = scale.to([found[0] if value is None else value for value in found])
+    if where <= 0:
+        return float(scale.back(y[0]))
     later = x > 0
-    if later.any() and where >= x[later][0]:
-        return float(scale.back(np.interp(np.log(where), np.log(x[later]), y[later])))
-    return float(scale.back(np.interp(where, x, y)))
+    return float(scale.back(np.interp(np.log(where), np.log(x[later]), y[later])))
+
+
+def _measured(x: np.ndarray, where: float) -> bool:
+    """Whether a place is an evaluation, lies between two that are near each other, or beyond the last."""
+    if (x == where).any() or where > x[-1]:
+        return True
+    before, after = x[x < where], x[x > where]
+    return bool(len(before) and before[-1] > 0 and after[0] <= FAR * before[-1])
 
 
 def time_to(log: RunLog, error: float, measure: Measure) -> float | None:

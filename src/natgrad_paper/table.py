@@ -55,16 +55,21 @@ def summary(logs: list[RunLog], view: View = RECONSTRUCTION) -> Table:
     return table
 
 
-COLORS = {Verdict.HOLDS: "green", Verdict.FAILS: "red", Verdict.OPEN: "yellow"}
+COLORS = {Verdict.HOLDS: "green", Verdict.FAILS: "red"}
+"""All others are yellow: they say nothing for a claim and nothing against it."""
 
 
 def verdicts(judged: Sequence[Judged]) -> Table:
-    """Return the claims and what the logs say about them; the page has what was measured."""
+    """Return the claims and what the logs say about them; of what was measured, only why findings are void."""
     table = Table(title="Claims", title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
     for column in ("", "claim", "verdict"):
         table.add_column(column, no_wrap=column != "claim")
     for each in judged:
-        table.add_row(f"({each.claim.key})", each.claim.words, Text(each.verdict, COLORS[each.verdict]))
+        words = Text(each.claim.words)
+        for finding in each.findings:
+            if finding.verdict is Verdict.VOID:
+                words.append(f"\n{finding.words}", "dim")
+        table.add_row(f"({each.claim.key})", words, Text(each.verdict, COLORS.get(each.verdict, "yellow")))
     return table
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from natgrad_paper.distributed import ALONE, Alone, Together
 from natgrad_paper.early import Patience
 from natgrad_paper.experiment import Budget, Method, Problem, Tree
 from natgrad_paper.log import FINISHED
+from natgrad_paper.refusals import Streaks
 
 STEP_FIELDS = ("loss", "new_loss", "rho", "damping", "accepted", "step_size", "grad_norm", "step_norm", "kl")
 """What is kept of an optimizer's `info`, where it has them."""
@@ -41,6 +42,27 @@ class Position:
     """Evaluations since then."""
     given_up: str = ""
     """Why the training was given up here, if it was."""
+    idle: int = 0
+    """Of the last steps, those in a row that were refused or too small to be measured."""
+    unmeasurable: int = 0
+    """Of these, those too small to be measured."""
+    at_bound: int = 0
+    """Of the last steps, those in a row with λ at its upper bound."""
+
+    @property
+    def streaks(self) -> Streaks:
+        """What decides whether the training is given up."""
+        return Streaks(self.in_a_row, self.idle, self.unmeasurable, self.at_bound)
+
+    def noting(self, streaks: Streaks) -> "Position":
+        """Return the position with these streaks."""
+        return replace(
+            self,
+            in_a_row=streaks.nonfinite,
+            idle=streaks.idle,
+            unmeasurable=streaks.unmeasurable,
+            at_bound=streaks.at_bound,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +89,7 @@ class Event:
     def evaluation(self) -> dict[str, Any]:
         """Return the evaluation as a line of the log."""
         where = asdict(self.position)
-        for name in ("in_a_row", "lowest", "waited", "given_up"):
+        for name in ("in_a_row", "lowest", "waited", "given_up", "idle", "unmeasurable", "at_bound"):
             del where[name]
         return {"record": "evaluation", **where, **(self.errors or {}), **self.step}
 
@@ -93,6 +115,7 @@ class Trainer:
         self.method = method
         self.chunk: int = config.evaluation_chunk
         self.optimizer = method.optimizer(problem, config)
+        self.highest = refusals.highest(self.optimizer)
         self.batches = method.batches(config)
         self.steps = method.steps_per_call(config)
         self.place = place
@@ -119,7 +142,7 @@ class Trainer:
 
         data = (*self.train, self.pool)
         training, evaluating = Stopwatch(at.training_seconds), Stopwatch(at.evaluation_seconds)
-        iteration, refused, in_a_row, given_up = at.iteration, at.refused, at.in_a_row, ""
+        iteration, refused, streaks, given_up = at.iteration, at.refused, at.streaks, ""
         patience = Patience(self.budget.patience, at.lowest, at.waited)
         spent = self.budget.spent(iteration, training.seconds)
         # What was given up with nothing left of its budget stays given up.
@@ -134,7 +157,7 @@ class Trainer:
         while True:
             clocks = (training.seconds, evaluating.seconds, compiling.seconds)
             known = (patience.lowest, patience.waited, given_up)
-            position = Position(iteration, refused, in_a_row, *clocks, *known)
+            position = Position(iteration, refused, 0, *clocks, *known).noting(streaks)
             fraction = min(1.0, spent / self.budget.limit)
             yield Event(position, fraction, steps, errors, ended or None, (params, state))
             if ended:
@@ -155,7 +178,7 @@ class Trainer:
                     measured = compiled.gauge(before, params, data, self.valid, drawn)
                     steps = ({**steps[0], **{name: float(value) for name, value in measured.items()}},)
             refused += sum(not step.get("accepted", True) for step in steps)
-            in_a_row, given_up = refusals.follow(in_a_row, (step.get("outcome") for step in steps))
+            streaks, given_up = refusals.follow(streaks, steps, self.highest)
 
             spent = self.budget.spent(iteration, training.seconds)
             ended = given_up or (FINISHED if spent >= self.budget.limit else "")

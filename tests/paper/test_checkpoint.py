@@ -170,3 +170,17 @@ def test_other_surroundings_are_told(checkpoints):
     same(found, 12)
     assert len(told) == 1
     assert "cores 2, now 64" in told[0]
+
+
+def test_a_checkpoint_from_before_a_field_of_the_position_is_taken(checkpoints):
+    """Streaks that it does not know begin at 0."""
+    young = ("idle", "unmeasurable", "at_bound")
+    path = checkpoints.directory / "000000012" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    for name in young:
+        del manifest["position"][name]
+    path.write_text(json.dumps({**manifest, "sha256": digest(manifest)}, indent=1))
+    found, told = load(checkpoints)
+    same(found, 12)
+    assert told == []

@@ -5,8 +5,10 @@ import tomllib
 
 import pytest
 
-from natgrad_paper import config, experiments, plan
+import natgrad as ng
+from natgrad_paper import config, experiments, plan, refusals
 from natgrad_paper.errors import FieldError, UserError
+from natgrad_paper.experiment import Problem
 
 CURVES = experiments.load("curves")
 SMOKE = CURVES.presets()["smoke"]
@@ -37,7 +39,25 @@ def test_small_and_paper_are_what_the_experiment_says():
     assert (paper.data.train, paper.data.test) == (20_000, 10_000)
     assert paper.model.encoder == small.model.encoder == (784, 400, 200, 100, 50, 25, 6)
     assert (paper.ngd.batch, paper.full.maxiter, paper.solver.name) == (5000, 250, "minres-qlp")
-    assert (paper.damping.initial, paper.damping.reduction) == (3.0, "linear")
+    assert paper.damping.initial == 3.0
+
+
+@pytest.mark.parametrize("name", ["curves", "autoencoder", "unlabelled"])
+def test_a_method_that_searches_has_the_quadratic_ratio_in_every_preset(name):
+    """With an exact search the linear one is ½ on a quadratic, whatever λ is."""
+    experiment = experiments.load(name)
+    nothing = {"init": int, "errors": dict, "train": (), "test": None, "data": {}}
+    problem = Problem(lambda params, inputs: inputs, ng.Bernoulli(), **nothing)
+    searched = 0
+    for path in experiment.presets().values():
+        settings = config.load(experiment.config, path)
+        for method in experiment.methods:
+            optimizer = method.optimizer(problem, settings)
+            rule = refusals.rule_of(optimizer)
+            if rule is not None and not isinstance(getattr(optimizer, "search", None), ng.FixedRate):
+                assert rule.reduction == "quadratic", (path, method.name)
+                searched += 1
+    assert bool(searched) == (name != "unlabelled")
 
 
 MISTAKES = [

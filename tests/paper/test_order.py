@@ -10,6 +10,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ import pytest
 import stream_part
 from typer.testing import CliRunner
 
+import natgrad as ng
 from natgrad_paper import cache as compiled
 from natgrad_paper import cli, config, experiments, log
 from natgrad_paper.data import characters, glyphs
@@ -427,6 +429,38 @@ def test_what_was_given_up_with_its_last_step_is_not_taken_for_an_end(walker, mo
             walk.walk(training)
     with pytest.raises(GivenUp, match="SGD, plain: 8 steps in a row refused: nonfinite gradient"):
         walk.walk(training)
+
+
+@dataclasses.dataclass(frozen=True)
+class Always:
+    """Comes to the same outcome in every step, and moves nothing."""
+
+    outcome: ng.Outcome
+    accepted: bool
+
+    def init(self, params):
+        return jnp.zeros(())
+
+    def step(self, params, state, batch, learning_rate):
+        info = SimpleNamespace(outcome=jnp.int32(self.outcome), accepted=jnp.bool_(self.accepted))
+        return params, state, info
+
+
+def test_refused_steps_in_a_row_end_a_training_whatever_refused_them(walker, monkeypatch):
+    monkeypatch.setattr("natgrad_paper.refusals.PATIENCE", 5)
+    walk, training = walker("ngd"), Training("plain", Plain(), 1.0)
+    walk.learner.optimizer = Always(ng.Outcome.NO_DIRECTION, False)
+    for steps in (5, 6):  # The second time it goes on from the checkpoint, with its count.
+        with pytest.raises(GivenUp, match=f"NGD, plain: {steps} steps in a row refused: no direction"):
+            walk.walk(training)
+
+
+def test_steps_of_a_rate_that_tends_to_0_are_steps(walker, monkeypatch):
+    """Taken, though the loss cannot resolve what they do: figure 2 asks for such rates."""
+    monkeypatch.setattr("natgrad_paper.refusals.PATIENCE", 5)
+    walk = walker("ngd")
+    walk.learner.optimizer = Always(ng.Outcome.UNMEASURABLE, True)
+    assert walk.walk(Training("plain", Plain(), 1e-9)).refused == 0
 
 
 def test_logs_of_other_settings_are_refused(directory, tmp_path):

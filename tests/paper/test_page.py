@@ -1,6 +1,7 @@
 """The page of a run: complete, closed in itself, the same for the same logs, and proof against what logs say."""
 
 import csv
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -99,14 +100,14 @@ def test_page_has_everything_in_order(whole):
         "seconds to 5",
         "NCG-L / NGD-L at 100 iterations: 0.5 (0.5 to 0.5, 3 seeds)",
         "no runs of ncg-f",
-        "2 standard errors",
+        "Student’s 95% interval",
         "Every one of the 18 runs used its budget",
         "ksd.size",
         "natgrad run curves --preset small --methods sgd,ngd,ngd-same,ngd-l,ncg-l,own --seeds 0,1,2",
     ):
         assert words in found.text, words
     assert [
-        found.text.count(f"{mark} {verdict}") for mark, verdict in (("✓", "holds"), ("?", "not decided"))
+        found.text.count(f"{mark} {verdict}") for mark, verdict in (("✓", "holds"), ("–", "not run"))
     ] == [2, 6]
 
 
@@ -145,15 +146,46 @@ def test_colors_of_the_page_are_defined_on_light_and_dark_ground(whole):
 
 def test_report_is_a_pure_function_of_the_logs(whole, tmp_path):
     directory, _ = whole
-    names = ("report.html", "results.csv", "curves.svg", "curves.png")
+    names = ("report.html", "results.csv", "claims.csv", "curves.svg", "curves.png")
     first = {name: (directory / name).read_bytes() for name in names}
     again = synthetic.write(several(), tmp_path / "elsewhere")
     result = CliRunner().invoke(cli.app, ["report", str(again)])
     assert result.exit_code == 0, result.output
     for name in names:
         assert (again / name).read_bytes() == first[name], name
-    assert "not decided" in result.output
+    assert "not run" in result.output
     assert "report.html" in result.output.replace("\n", "")
+
+
+def test_a_void_finding_says_so_and_why_on_page_screen_and_in_the_table(tmp_path):
+    logs = several()
+    dead = "50 steps in a row refused: no decrease"
+    for found in logs:
+        if found.header["method"]["name"] == "ncg-l" and found.header["seed"] == 1:
+            logs[logs.index(found)] = dataclasses.replace(found, end=dead)
+    result = CliRunner().invoke(cli.app, ["report", str(synthetic.write(logs, tmp_path))])
+    assert result.exit_code == 0, result.output
+    cause = f"void: NCG-L, seed 1: {dead}"
+    found = Page((tmp_path / "report.html").read_text())
+    assert cause in found.text
+    assert "∅ void" in found.text
+    assert "void, " in found.text
+    assert "how it ended" in found.text  # in the table of troubles
+    assert cause in re.sub(r"\s+", " ", result.output)
+    rows = list(csv.DictReader((tmp_path / "claims.csv").read_text().splitlines()))
+    assert {row["verdict"] for row in rows if row["claim"] == "b"} == {"void"}
+    assert all(cause in row["measured"] for row in rows if row["claim"] == "b")
+
+
+def test_what_was_not_measured_has_no_number_in_the_table(tmp_path):
+    logs = several()
+    for found in logs:
+        if found.header["method"]["name"] == "own":  # three steps in the same time
+            for record, iteration in zip(found.evaluations, (0, 1, 3), strict=True):
+                record["iteration"] = iteration
+    found = Page(page.html(page.gather(logs)))
+    assert "error at 3 iterations" in found.text
+    assert found.text.count("not measured") >= 5
 
 
 def test_csv_is_tidy(whole):

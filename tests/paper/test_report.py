@@ -30,11 +30,27 @@ def test_mean_is_geometric_and_band_is_the_range():
 def test_error_at_a_time_is_interpolated_as_drawn():
     (runs,) = series.by_method([run_log()])
     assert runs.error_at(math.sqrt(2.0 * 4.0), SECONDS) == [pytest.approx(math.sqrt(4.0 * 2.0))]
-    assert runs.error_at(1.0, SECONDS) == [pytest.approx(math.sqrt(8.0 * 4.0))]  # from the start, linear in x
     assert runs.error_at(0.0, SECONDS) == [pytest.approx(8.0)]
     assert runs.error_at(4.1, SECONDS) == []
     assert runs.error_at(10.0, ITERATIONS) == [pytest.approx(4.0)]
     assert equal_time([runs]) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("place", "axis"), [(1.0, SECONDS), (1.99, SECONDS), (1, ITERATIONS), (9, ITERATIONS)]
+)
+def test_before_the_first_evaluation_nothing_was_measured(place, axis):
+    """The start is known, and what came right after it is not."""
+    (runs,) = series.by_method([run_log()])
+    assert runs.error_at(place, axis) == []
+
+
+def test_between_evaluations_far_apart_nothing_was_measured():
+    (runs,) = series.by_method([run_log()])
+    assert runs.error_at(30, ITERATIONS) == []  # between 10 and 100
+    assert runs.error_at(3.0, SECONDS) != []  # between 2 and 4
+    assert runs.error_at(100, ITERATIONS) == [pytest.approx(2.0)]
+    assert not series.error_at(run_log(errors=()), ITERATIONS, 1.0)
 
 
 def test_time_to_an_error_is_where_the_drawn_line_crosses_it():
@@ -80,8 +96,8 @@ def test_an_error_in_percent_is_averaged_and_interpolated_as_it_is_drawn():
     np.testing.assert_allclose(line.x, [10, 100])
     np.testing.assert_allclose(line.mean, [40, 10])  # no mistake at all has its place
     np.testing.assert_allclose((line.low, line.high), [[30, 0], [50, 20]])
-    assert runs.error_at(math.sqrt(1000.0), panel) == [pytest.approx(25.0), pytest.approx(25.0)]
-    assert runs.error_at(5.0, panel) == [pytest.approx(70.0), pytest.approx(60.0)]
+    timed = Panel(panel.measure, "training_seconds")
+    assert runs.error_at(math.sqrt(8.0), timed) == [pytest.approx(25.0), pytest.approx(25.0)]
 
 
 def test_names_of_lines_are_kept_apart():
@@ -104,7 +120,10 @@ def test_versions_are_said_once_and_apart_where_they_differ():
 
 
 def test_small_print_says_what_a_reader_needs():
-    words = report.small_print([run_log(seed=0), run_log(seed=3, end="interrupted")])
+    logs = [run_log(seed=0), run_log(seed=3, end="interrupted")]
+    for each in logs:
+        each.header["damping"] = {"reduction": "linear", "bounds": [1e-8, 1e8]}
+    words = report.small_print(logs)
     for needed in (
         "Curves (regenerated)",
         "aaaa",
@@ -116,6 +135,21 @@ def test_small_print_says_what_a_reader_needs():
         "1 of 2",
     ):
         assert needed in words
+
+
+def test_the_ratio_is_that_of_each_line():
+    rules = {"sgd": None, "ngd": "linear", "hf": "quadratic", "ncg-kron": "quadratic"}
+    logs = [run_log(name, order=order) for order, name in enumerate(rules)]
+    for each, model in zip(logs, rules.values(), strict=True):
+        each.header["damping"] = model and {"reduction": model}
+    assert report.ratios(logs) == [
+        "λ follows the ratio with the linear model (NGD)",
+        "λ follows the ratio with the quadratic model (HF, NCG-KRON)",
+    ]
+    assert report.ratios(logs[:2]) == ["λ follows the ratio with the linear model"]
+    assert (
+        report.ratios([run_log()]) == []
+    )  # an old log: its settings do not say what each method did with them
 
 
 def test_different_data_do_not_share_a_figure():

@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from natgrad_paper import cache, cli, log, report
+from natgrad_paper import cache, cli, log, refusals, report
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -53,7 +53,9 @@ def test_headers_say_what_a_figure_must(logs):
         assert header["data"]["name"] == "Curves (regenerated)"
         assert len(header["data"]["sha256"]) == 64
         assert header["versions"].keys() == {"natgrad", "jax", "jaxlib", "numpy", "optax", "orbax", "python"}
-        assert header["config"]["damping"]["reduction"] == "linear"
+        ratio = {"sgd": None}.get(header["method"]["name"], "quadratic")
+        assert (header["damping"] or {}).get("reduction") == ratio
+        assert 10 < header["plateau"]["squared_error"] < 15
         assert header["cores"] >= 1
         assert found.end == "finished"
 
@@ -206,3 +208,17 @@ def test_a_log_cut_short_is_read_and_a_damaged_one_refused(directory, tmp_path):
         cut.write_text(damaged)
         with pytest.raises(log.UserError, match=words):
             log.read(cut)
+
+
+def test_a_run_with_damping_at_its_bound_ends_with_a_sentence_and_an_exit_code(tmp_path, monkeypatch):
+    """And goes on, with its count, when asked to."""
+    monkeypatch.setattr(refusals, "PATIENCE", 5)
+    monkeypatch.setattr(refusals, "highest", lambda optimizer: 1e-3)  # λ starts above it
+    fresh = ("--preset", "smoke", "--methods", "ngd", "--seeds", "1")
+    for steps, options in ((5, fresh), (6, ("--resume",))):
+        result = invoke("run", "curves", *options, "--out", tmp_path / "out")
+        why = f"{steps} steps in a row with λ at its upper bound, 0.001"
+        assert result.exit_code == 1, result.output
+        assert f"natgrad: NGD, seed 0: {why}\n" in result.output
+        assert log.read(tmp_path / "out" / "logs" / "ngd.0.jsonl").end == why
+        assert why in (tmp_path / "out" / "report.html").read_text()

@@ -5,9 +5,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import natgrad as ng
+from natgrad_paper import first_order, refusals
 from natgrad_paper.batches import Batches, Minibatch, Whole
 from natgrad_paper.experiment import Budget, Method, Problem
 from natgrad_paper.log import done
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("fast_compile")
 
 class Info(NamedTuple):
     accepted: Any
-    reason: Any
+    outcome: Any
 
 
 class Countdown:
@@ -29,8 +31,8 @@ class Countdown:
 
     def step(self, params, state, batch):
         fine = jnp.all(jnp.isfinite(batch[0]))
-        reason = jnp.where(fine, 0, int(ng.Outcome.NONFINITE_GRADIENT))
-        return jnp.where(fine, params + 1, params), state, Info(fine, reason)
+        outcome = jnp.where(fine, 0, int(ng.Outcome.NONFINITE_GRADIENT))
+        return jnp.where(fine, params + 1, params), state, Info(fine, outcome)
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,38 @@ class Stumbling:
     def step(self, params, state, batch):
         number = state + 1
         fine = (number < self.first) | (number > self.last)
-        reason = jnp.where(fine, 0, int(ng.Outcome.NONFINITE_LOSS))
-        return params, number, Info(fine, reason)
+        outcome = jnp.where(fine, 0, int(ng.Outcome.NONFINITE_LOSS))
+        return params, number, Info(fine, outcome)
+
+
+class Full(NamedTuple):
+    accepted: Any
+    outcome: Any
+    damping: Any
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Takes its outcomes and its λ from lists, over and over; from step `first` on, before that all is well."""
+
+    outcomes: tuple[ng.Outcome, ...] = (ng.Outcome.ACCEPTED,)
+    first: int = 1
+    held: float = 1.0
+    """λ."""
+    damping: Any = None
+    """The rule of λ."""
+    last: int = 10_000
+
+    def init(self, params):
+        return jnp.zeros((), jnp.int32)
+
+    def step(self, params, state, batch):
+        number = state + 1
+        listed = jnp.array([int(outcome) for outcome in self.outcomes])[state % len(self.outcomes)]
+        within = (number >= self.first) & (number <= self.last)
+        outcome = jnp.where(within, listed, int(ng.Outcome.ACCEPTED))
+        taken = (outcome == ng.Outcome.ACCEPTED) | (outcome == ng.Outcome.UNMEASURABLE)
+        return params, number, Full(taken, outcome, jnp.where(within, jnp.float32(self.held), 1.0))
 
 
 @dataclass(frozen=True)
@@ -115,6 +147,15 @@ def test_ten_nonfinite_steps_end_a_run():
     assert (seen[-1].position.iteration, seen[-1].position.refused) == (10, 10)
 
 
+def test_a_first_order_method_says_what_became_of_a_step():
+    found = replace(problem(np.ones((2, 1))), likelihood=ng.Gaussian(), model=lambda params, x: params * x)
+    descent = first_order.FirstOrder(found, optax.sgd(0.1))
+    params = jnp.ones(())
+    for value, outcome in ((1.0, ng.Outcome.ACCEPTED), (jnp.nan, ng.Outcome.NONFINITE_GRADIENT)):
+        batch = (jnp.full((2, 1), value), jnp.zeros((2, 1)))
+        assert descent.step(params, descent.init(params), batch)[2].outcome == outcome
+
+
 def test_ten_nonfinite_steps_are_no_good_end_even_with_the_budget_spent():
     seen = events(Budget(iterations=12), inputs=np.array([0.0, np.nan]), steps=4)
     assert seen[-1].ended == "12 steps in a row refused: nonfinite gradient"
@@ -154,6 +195,74 @@ def test_what_was_given_up_goes_on_only_while_there_is_budget(last):
     assert again.steps == ()
     *_, end = trainer(Budget(iterations=24), steps=12, optimizer=Stumbling(2, last)).run(0, resume)
     assert (end.ended, end.position.iteration) == ("finished", 24)
+
+
+REFUSED = (ng.Outcome.NO_DECREASE, ng.Outcome.REJECTED, ng.Outcome.NO_DIRECTION)
+SMALL = (ng.Outcome.UNMEASURABLE,)
+CONVERGED = "50 steps in a row changed the loss by less than it can resolve: converged, or stuck"
+MIXED = "50 steps in a row refused or too small to measure, 25 of them the latter"
+RULE = ng.LevenbergMarquardt(1.0, bounds=(1e-8, 0.3e9))
+PINNED = "50 steps in a row with λ at its upper bound, 3e+08"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "ended", "iteration"),
+    [
+        (Scripted(REFUSED[:1]), "50 steps in a row refused: no decrease", 50),
+        (Scripted(REFUSED, first=7), "50 steps in a row refused: rejected", 56),
+        (
+            Scripted((*REFUSED[:1], ng.Outcome.NONFINITE_LOSS)),
+            "50 steps in a row refused: nonfinite loss",
+            50,
+        ),
+        (Scripted((*REFUSED, ng.Outcome.ACCEPTED)), "finished", 120),
+        (Scripted(REFUSED, last=49), "finished", 120),
+        (Scripted(SMALL, first=4), CONVERGED, 53),
+        (Scripted(SMALL, last=49), "finished", 120),
+        (Scripted((*SMALL, *REFUSED[:1])), MIXED, 50),
+        (Scripted(held=0.3e9, damping=RULE, first=11), PINNED, 60),
+        (Scripted(held=0.3e9, damping=RULE, last=49), "finished", 120),
+        (Scripted(held=2.9e8, damping=RULE), "finished", 120),
+        (Scripted(held=0.3e9, damping=ng.Constant(0.3e9)), "finished", 120),
+        (Scripted(held=3.0, damping=ng.LevenbergMarquardt(3.0, bounds=(3.0, 3.0))), "finished", 120),
+        (Scripted(held=1e-8, damping=RULE), "finished", 120),  # a floor is where a healthy λ may rest
+        (
+            Scripted(REFUSED[:1], held=1e-8, damping=RULE),
+            "50 steps in a row refused: no decrease",
+            50,
+        ),
+    ],
+)
+def test_a_run_that_leads_nowhere_ends_and_says_why(optimizer, ended, iteration):
+    end = events(Budget(iterations=120), optimizer=optimizer)[-1]
+    assert (end.ended, end.position.iteration) == (ended, iteration)
+    assert done(end.ended) == (ended == "finished")
+    assert end.evaluation().keys() == events(Budget(iterations=1))[-1].evaluation().keys() | {"damping"}
+
+
+def test_the_bound_of_an_averaged_optimizer_is_that_of_its_rule():
+    inner = ng.fast(lambda params, inputs: inputs, ng.Gaussian())
+    assert refusals.highest(ng.Averaged(inner, 0.9)) == refusals.highest(inner) == inner.damping.bounds[1]
+    assert refusals.highest(ng.sgd(lambda params, inputs: inputs, ng.Gaussian(), learning_rate=0.1)) is None
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "ended"),
+    [
+        (Scripted(REFUSED, first=7), "54 steps in a row refused: no direction"),
+        (Scripted(REFUSED, first=2, last=51), "50 steps in a row refused: no direction"),  # whose end is good
+        (Scripted(SMALL, first=7), CONVERGED.replace("50", "54")),
+        (Scripted(held=0.3e9, damping=RULE, first=7), PINNED.replace("50", "54")),
+    ],
+)
+@pytest.mark.parametrize("stop", [12, 48])
+def test_streaks_are_counted_within_calls_and_across_a_resumed_run(optimizer, ended, stop):
+    choices = {"steps": 12, "optimizer": optimizer}
+    whole = events(Budget(iterations=120), **choices)
+    halfway = list(trainer(Budget(iterations=stop), **choices).run(0))[-1]
+    *_, end = trainer(Budget(iterations=120), **choices).run(0, (halfway.position, *halfway.trained))
+    assert end.ended == whole[-1].ended == ended
+    assert end.position.iteration == whole[-1].position.iteration == 60
 
 
 def test_a_method_compiles_once_for_all_seeds():

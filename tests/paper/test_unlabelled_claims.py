@@ -6,7 +6,7 @@ import pytest
 from synthetic import run_log, steps
 
 from natgrad_paper.claims import Verdict, judge
-from natgrad_paper.experiments.unlabelled_claims import CLAIMS, excess
+from natgrad_paper.experiments.unlabelled_claims import CLAIMS, Exceeds, excess
 from natgrad_paper.series import by_method
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
@@ -76,4 +76,11 @@ def test_the_mechanism_is_measured_beyond_the_first_steps():
 
 def test_without_runs_nothing_is_decided():
     found = judge(CLAIMS, by_method([run_log("same")]))
-    assert {each.verdict for each in found} == {OPEN}
+    assert {each.verdict for each in found} == {Verdict.ABSENT}
+
+
+def test_the_mechanism_of_ailing_runs_is_void():
+    runs = by_method([run_log("same", seed, end="50 steps in a row refused: rejected") for seed in range(3)])
+    (finding,) = Exceeds("same")({"same": runs[0]})
+    assert finding.verdict is Verdict.VOID
+    assert "50 steps in a row refused" in finding.words

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 import natgrad as ng
@@ -33,7 +34,7 @@ def solver(config: Natural, maxiter: int) -> CG | MinresQLP:
 
 
 def damping(config: Natural) -> ng.LevenbergMarquardt:
-    """Return the damping of the paper's methods; its ratio is the paper's first-order one in all presets."""
+    """Return the damping of the paper's methods; with which ratio λ follows is the preset's to say."""
     return ng.LevenbergMarquardt(config.damping.initial, reduction=config.damping.reduction)
 
 
@@ -272,6 +273,8 @@ def reconstruction(
         test=(images.test, images.test) if len(images.test) else None,
         data=images.describe(),
         pictures=lambda params, inputs: likelihood.mean(model(params, inputs)).reshape(-1, side, side),
+        # The mean image is the best constant answer: its error is the variance of the pixels.
+        plateau={"squared_error": float(images.train.var(axis=0, dtype=np.float64).sum())},
     )
 
 

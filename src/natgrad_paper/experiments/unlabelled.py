@@ -10,6 +10,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy import special
 
 import natgrad as ng
 from natgrad_paper.batches import Batches, Minibatch, Others, Unlabelled
@@ -125,6 +126,13 @@ def read(config: Config, path: Path | None) -> Faces:
     return found.first(*counts)
 
 
+def constant(targets: np.ndarray) -> dict[str, float]:
+    """Return the cost of the best constant answer: each expression as often as it is."""
+    share = targets.mean(axis=0, dtype=np.float64)
+    entropy = special.entr(share) + special.entr(1 - share)
+    return {"cross_entropy": float(entropy.sum())}
+
+
 def prepare(config: Config, path: Path | None) -> Problem:
     """Return the problem: faces of the user's file, else drawn ones."""
     found = read(config, path)
@@ -145,6 +153,7 @@ def prepare(config: Config, path: Path | None) -> Problem:
         data=found.describe(),
         valid=valid,
         pool=inputs(found.unlabelled, shrink),
+        plateau=constant(train[1]),
         gauge=StepKL(model, likelihood, config.held_out) if config.held_out else None,
         sights=sights(found, config.data.shown, shrink) if config.data.shown else None,
     )

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from natgrad_paper.claims import Below, Claim, Finding, Methods, verdict_on
+from natgrad_paper import health
+from natgrad_paper.claims import Below, Claim, Finding, Methods, Verdict, verdict_on
 from natgrad_paper.log import RunLog
 from natgrad_paper.measures import LINEAR, Measure, Panel, View
 from natgrad_paper.series import complete
@@ -45,6 +46,10 @@ class Exceeds:
     method: str
 
     def __call__(self, methods: Methods) -> list[Finding]:
+        if self.method not in methods:
+            return [Finding(f"no runs of {self.method}", Verdict.ABSENT)]
+        if void := _void(methods, self.method):
+            return [void]
         verdict, words = verdict_on(-np.array(list(excesses(methods, self.method).values())))
         return [Finding(f"the metric’s own KL / held-out KL, {self.method}: {words}", verdict)]
 
@@ -57,10 +62,20 @@ class ExceedsLess:
     upper: str
 
     def __call__(self, methods: Methods) -> list[Finding]:
+        if absent := [name for name in (self.lower, self.upper) if name not in methods]:
+            return [Finding(f"no runs of {' or '.join(absent)}", Verdict.ABSENT)]
+        if void := _void(methods, self.lower, self.upper):
+            return [void]
         less, more = excesses(methods, self.lower), excesses(methods, self.upper)
         seeds = sorted(less.keys() & more.keys())
         verdict, words = verdict_on(np.array([less[seed] - more[seed] for seed in seeds]))
         return [Finding(f"held-out KL / the metric’s own, {self.lower} / {self.upper}: {words}", verdict)]
+
+
+def _void(methods: Methods, *names: str) -> Finding | None:
+    """Return the finding that runs of these methods are no evidence, where they are none."""
+    void = health.cause(log for name in names for log in methods[name].logs if complete(log))
+    return Finding(f"held-out KL / the metric’s own: void: {void}", Verdict.VOID) if void else None
 
 
 def excesses(methods: Methods, name: str) -> dict[int, float]:

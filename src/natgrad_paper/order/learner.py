@@ -106,7 +106,7 @@ class Learner:
         return params, self.optimizer.init(params)
 
     def advance(self, trained: Trained, inputs: Array, labels: Array, rate: Array) -> tuple[Trained, Array]:
-        """Return what is trained after the updates of a block, and what became of each, an `ng.Outcome`."""
+        """Return what is trained after the updates of a block, and of each `ACCEPTED` or why it was refused."""
         return _advance(self.optimizer, trained, inputs, labels, rate)
 
     def compile(self, config: Config) -> None:
@@ -134,7 +134,8 @@ def _advance(
 ) -> tuple[Trained, Array]:
     def one(carry: Trained, batch: tuple[Array, Array]) -> tuple[Trained, Array]:
         params, state, info = optimizer.step(*carry, batch, learning_rate=rate)
-        return (params, state), info.outcome
+        # A step that was taken is no idle one here, however small: figure 2 asks for rates that tend to 0.
+        return (params, state), jnp.where(info.accepted, ng.Outcome.ACCEPTED, info.outcome)
 
     return jax.lax.scan(one, trained, (inputs, labels))
 

@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from natgrad_paper import claims, drawing, experiments, report, sections, settings, table
-from natgrad_paper.claims import Judged, Verdict
+from natgrad_paper.claims import Judged
 from natgrad_paper.document import document
 from natgrad_paper.log import FINISHED, RunLog
 from natgrad_paper.markup import Markup, join, tag
 from natgrad_paper.order import figures, numbers, tables
 from natgrad_paper.order.claims import CLAIMS, RULE
-from natgrad_paper.page import PAGE, TABLE
+from natgrad_paper.page import PAGE, TABLE, VERDICTS
+from natgrad_paper.results import claims_as_csv
 from natgrad_paper.series import Runs, by_method
 
 SHOWN = 4
@@ -29,7 +30,8 @@ def show(logs: list[RunLog], directory: Path, console: Console) -> None:
     report.check(logs)
     runs = by_method(logs)
     judged = claims.judge(CLAIMS, runs)
-    for name, text in ((PAGE, html(logs, runs, judged)), (TABLE, numbers.as_csv(runs))):
+    files = {PAGE: html(logs, runs, judged), TABLE: numbers.as_csv(runs), VERDICTS: claims_as_csv(judged)}
+    for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8", newline="\n")
     drawn = figures.write(runs, directory)
     console.print(summary(runs))
@@ -59,7 +61,7 @@ def html(logs: list[RunLog], runs: Sequence[Runs], judged: Sequence[Judged]) -> 
         sections.claims(
             judged,
             RULE,
-            "Ratios: geometric mean over seeds, and in brackets two standard errors to either side.",
+            f"Ratios: geometric mean over seeds, and in brackets {claims.INTERVAL}.",
         ),
         _part(
             "Smaller rates",
@@ -89,11 +91,6 @@ def _head(logs: list[RunLog], judged: Sequence[Judged]) -> Markup:
     head = logs[0].header
     data, stream = head["data"], head["config"]["stream"]
     verdicts = [each.verdict for each in judged]
-    hold, fail, open_ = (verdicts.count(each) for each in (Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN))
-    lede = (
-        f"On this evidence {hold} of {len(verdicts)} claims hold{'s' * (hold == 1)}, {fail} do{'es' * (fail == 1)} "
-        f"not, and {open_} {'is' if open_ == 1 else 'are'} not decided."
-    )
     updates = 2 * stream["segments"] * stream["segment"]
     seeds = sorted({log.header["seed"] for log in logs})
     facts = {
@@ -111,7 +108,7 @@ def _head(logs: list[RunLog], judged: Sequence[Judged]) -> Markup:
     return tag(
         "header",
         tag("h1", TITLE),
-        tag("p", lede, class_="lede"),
+        tag("p", claims.lede(verdicts), class_="lede"),
         tag("dl", [join(tag("dt", name), tag("dd", words)) for name, words in facts.items()], class_="facts"),
     )
 

@@ -65,7 +65,7 @@ class Walker:
     ) -> Arrived:
         """Train to the end of the course.
 
-        A training that meets too many NaN or infinities in a row is given up, with a checkpoint. It goes on from there
+        A training of which too many steps in a row are refused is given up, with a checkpoint. It goes on from there
         when it is asked for again, unless that was its end.
 
         Args:
@@ -88,15 +88,15 @@ class Walker:
             with clocks[0]:
                 trained, became = jax.block_until_ready(self.learner.advance(trained, inputs, labels, rate))
             outcomes = np.asarray(became)
-            in_a_row, given_up = refusals.follow(position.in_a_row, outcomes.tolist())
+            steps = [{"outcome": outcome} for outcome in outcomes.tolist()]
+            streaks, given_up = refusals.follow(position.streaks, steps)
             position = Position(
                 (block + 1) * stream.block,
                 position.refused + int((outcomes != ng.Outcome.ACCEPTED).sum()),
-                in_a_row,
                 training_seconds=clocks[0].seconds,
                 evaluation_seconds=clocks[1].seconds,
                 given_up=given_up,
-            )
+            ).noting(streaks)
             if given_up or self.stop.asked or time.monotonic() - saved > self.checkpoint_seconds:
                 checkpoints.save(Checkpoint(position, self.journal.writer.mark, trained))
                 saved = time.monotonic()
