@@ -296,7 +296,7 @@ def calibrated(
 
 
 def ratio(actual: Array, predicted: Array, resolution: Array | float = 0.0) -> Array:
-    """Return ρ = actual / predicted: positive where the loss fell, NaN where nothing was promised and something happened.
+    """Return ρ = actual / predicted: positive where the loss fell, NaN where nothing was promised but something done.
 
     Where neither change exceeds what the loss can resolve, ρ is 1 (Conn, Gould & Toint 2000, §17.4.2): rounding is no
     evidence against the model. A long step of a line search can leave the region where the model falls; a loss

@@ -66,13 +66,20 @@ class PlaneSearch(Search):
         def line(carry: tuple[Array, Array, Array], turn: Array) -> tuple[tuple[Array, Array, Array], None]:
             z, change, first_minimum = carry
             along = jnp.select([turn == 1, turn == 3], [second, z - first_minimum], first)
-            # Both ways: the last step may be worth taking back.
-            start = Bracket(Point.unknown(zero), Point(zero, change, jnp.array(True)), Point.unknown(zero))
+            # The first row leads down from 0: however short, some length along it is lower. The others are searched
+            # both ways: the last step may be worth taking back.
+            forward = turn == 0
+            start = Bracket(
+                low=Point(zero, change, forward),
+                middle=Point(zero, change, ~forward),
+                high=Point.unknown(zero),
+            )
             best = minimize(
                 lambda at: probe(z + at * along), start, 1.0, self.maxprobes, self.refinements
             ).middle
-            moved = z + best.at * along
-            return (moved, best.change, jnp.where(turn == 0, moved, first_minimum)), None
+            moved = z + jnp.where(best.known, best.at, 0) * along
+            change = jnp.where(best.known, best.change, change)
+            return (moved, change, jnp.where(turn == 0, moved, first_minimum)), None
 
         (z, change, _), _ = jax.lax.scan(line, (origin, zero, origin), jnp.arange(4))
         return if_seen(local, z, change)
