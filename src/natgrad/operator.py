@@ -15,7 +15,7 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.likelihood import random_signs
-from natgrad.problem import Chunk, Examples, Pass, Problem, drawn
+from natgrad.problem import Chunk, Examples, Pass, Problem, drawn, over_groups
 from natgrad.tree import Tree
 
 Measure = Callable[[Array, Tree], tuple[Tree, Tree]]
@@ -42,9 +42,9 @@ class Place:
     damping: Array | None = None
     """λ, for the metrics that are tied to it."""
 
-    def linearize(self, microbatch: int | None = None) -> Pass:
+    def linearize(self) -> Pass:
         """Return the model linearized here."""
-        return self.problem.linearize(self.params, self.examples, self.context, microbatch)
+        return self.problem.linearize(self.params, self.examples, self.context)
 
 
 class Operator:
@@ -146,18 +146,19 @@ class JacobianOperator(Operator):
         """Measure the groups' scores: one backward pass in all."""
         for_examples, for_signs, for_groups = jax.random.split(key, 3)
         examples = self.examples if size is None else drawn(self.examples, for_examples, blocks, size)
-        longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
 
-        def part(chunk: Chunk) -> tuple[Tree, Tree]:
+        def part(chunk: Chunk) -> Tree:
             keys = example_keys(for_signs, chunk.examples.index)
             at = self._at(chunk)
             space = jax.eval_shape(at.factor_transpose, chunk.outputs)
             signs = jax.tree.map(random_signs, keys, space)
-            own = jax.random.fold_in(for_groups, jnp.min(jax.tree.leaves(chunk.examples.index)[0]))
-            return measure(own, chunk.vjp(self._weigh(_roots(chunk), at.factor(signs))))
+            return chunk.vjp(self._weigh(_roots(chunk), at.factor(signs)))
 
-        place = replace(self._place, examples=examples)
-        return place.linearize(microbatch=-(-longest // blocks)).reduce(part)
+        def group(examples: Examples) -> tuple[Tree, Tree]:
+            own = jax.random.fold_in(for_groups, jnp.min(jax.tree.leaves(examples.index)[0]))
+            return measure(own, replace(self._place, examples=examples).linearize().sum(part))
+
+        return over_groups(group, examples, blocks)
 
     def _weighted(self, chunk: Chunk, u: Tree) -> Tree:
         return self._weigh(chunk.examples.coefficients, self._at(chunk).product(u))
