@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from models import MODELS, WEIGHTS, targets_for
 
 import natgrad as ng
+from natgrad.metric import Metric
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -156,6 +157,43 @@ def test_gauss_newton_is_fisher_for_matching_likelihoods_whatever_the_targets(ki
             1e-12,
         )
     close(dense("mlp", likelihood, ng.GaussNewton(), WEIGHTS), truth("mlp", kind, WEIGHTS), 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "bernoulli", "categorical", "poisson"])
+def test_gauss_newton_in_closed_form_is_the_one_by_differentiation(kind):
+    """The same loss as an objective leaves the closed form no room."""
+    likelihood, _ = LIKELIHOODS[kind]
+    _, outputs = jacobians("mlp")
+    targets = targets_for(likelihood, jnp.asarray(outputs), 0)
+    case = MODELS["mlp"]
+
+    def found(objective):
+        F = ng.metric_product(
+            case.model,
+            likelihood,
+            case.params,
+            case.inputs,
+            WEIGHTS,
+            ng.GaussNewton(),
+            targets=targets,
+            objective=objective,
+        )
+        return oracles.matrix(F, case.params)
+
+    close(found(None), found(likelihood.nll), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "logits", "targets"),
+    [(ng.Categorical(), (1.0, 0.0, -1.0), 0.9), (ng.Bernoulli(), (18.0, 0.0, -18.0), 1.0)],
+    ids=["rows that do not sum to 1", "saturated units"],
+)
+def test_gauss_newton_is_one_matrix_to_its_product_and_to_its_factor(likelihood, logits, targets):
+    x, w = jnp.ones((2, 1), jnp.float32), jnp.array([logits], jnp.float32)
+    t = jnp.full((2, 3), targets, jnp.float32)
+    F = ng.metric_product(lambda w, x: x @ w, likelihood, w, x, None, ng.GaussNewton(), targets=t)
+    A = oracles.matrix(F.factor, w)
+    np.testing.assert_allclose(oracles.matrix(F, w), A.T @ A, rtol=1e-5, atol=1e-12)
 
 
 def test_gauss_newton_is_not_fisher_where_the_pair_does_not_match():
@@ -410,6 +448,72 @@ def test_hvp_and_ggnvp_are_the_dense_products():
     gauss_newton = jax.jit(lambda p, v: ng.ggnvp(model, loss, p, v))(case.params, unravel(v))
     close(ravel_pytree(hessian)[0], H @ v)
     close(ravel_pytree(gauss_newton)[0], J.T @ M @ J @ v)
+
+
+@pytest.mark.parametrize(
+    ("metric", "solver"),
+    [(ng.MonteCarloFisher(2), ng.CG()), (ng.MonteCarloFisher(2), ng.MinresQLP(5))],
+    ids=["CG", "MINRES-QLP"],
+)
+def test_a_sampled_metric_is_sampled_once_a_step(metric, solver):
+    """Not in each of the solver's products."""
+    case = MODELS["mlp"]
+    opt = ng.natural_gradient(case.model, ng.Bernoulli(), metric=metric, solver=solver)
+    jaxpr = jax.make_jaxpr(opt.step)(case.params, opt.init(case.params), (case.inputs, jnp.ones((7, 3))))
+    drawn = ("random_bits", "threefry2x32")
+    assert any(each.primitive.name in drawn for each in oracles.primitives(jaxpr.jaxpr))
+    assert not [each for each in oracles.primitives(jaxpr.jaxpr, looped=True) if each.primitive.name in drawn]
+
+
+def softplus_loss(r, t):
+    return jnp.sum(jax.nn.softplus(r) - r * t, axis=-1)
+
+
+ROOTS = {
+    "loss": (ng.Likelihood.from_loss(softplus_loss), ng.GaussNewton()),
+    "kl": (LIKELIHOODS["from_log_prob"][0], ng.Fisher()),
+    "sum": (LIKELIHOODS["from_log_prob"][0], ng.Fisher() + ng.Fisher()),
+    "product": (ng.Product(LIKELIHOODS["from_log_prob"][0], ng.Bernoulli()), ng.Fisher()),
+}
+
+
+@pytest.mark.parametrize("kind", ROOTS)
+def test_a_dense_square_root_is_taken_once_for_all_rows_of_a_dual_solve(kind):
+    likelihood, metric = ROOTS[kind]
+    case = MODELS["mlp"]
+    targets, model = jnp.ones((7, 3)), case.model
+    if kind == "product":
+        model, targets = (lambda p, x: (case.model(p, x), case.model(p, x))), (targets, targets)
+    options = {"metric": metric, "damping": ng.Constant(0.1)}
+    opt = ng.natural_gradient(model, likelihood, solver=ng.Dual(), **options)
+    batch = (case.inputs, targets)
+    jaxpr = jax.make_jaxpr(opt.step)(case.params, opt.init(case.params), batch)
+    assert any(each.primitive.name == "eigh" for each in oracles.primitives(jaxpr.jaxpr))
+    assert not [e for e in oracles.primitives(jaxpr.jaxpr, looped=True) if e.primitive.name == "eigh"]
+    found, _, _ = opt.step(case.params, opt.init(case.params), batch)
+    other = ng.natural_gradient(model, likelihood, solver=ng.CG(200, 1e-12), **options)
+    wanted, _, _ = other.step(case.params, other.init(case.params), batch)
+    close(ravel_pytree(found)[0], ravel_pytree(wanted)[0], 1e-8)
+
+
+def test_a_metric_without_labels_refuses_them_also_in_a_sum_and_if_it_is_the_users_own():
+    class Own(Metric):
+        def at(self, problem, chunk, key):
+            return problem.likelihood.information(chunk.outputs)
+
+    case = MODELS["mlp"]
+    targets = jnp.ones((7, 3))
+
+    def product(metric):
+        return ng.metric_product(
+            case.model, ng.Bernoulli(), case.params, case.inputs, metric=metric, targets=targets
+        )
+
+    for metric in (Own(), ng.Fisher() + Own(), ng.Fisher() + ng.StructuralDamping(case.model, tied=False)):
+        with pytest.raises(ValueError, match="takes no targets"):
+            product(metric)
+    for metric in (ng.GaussNewton(), ng.Fisher() + ng.EmpiricalFisher(), ng.Fisher() + ng.GaussNewton()):
+        product(metric)
 
 
 @pytest.mark.parametrize("metric", [ng.Fisher(), ng.MonteCarloFisher(2), ng.DiagonalFisher()])

@@ -96,6 +96,17 @@ BAD_STEPS = {
         ValueError,
         "MonteCarloFisher takes no labels",
     ),
+    "labels handed to a sum of metrics without labels": (
+        lambda: step(
+            ng.natural_gradient(
+                mlp, ng.Bernoulli(), metric=ng.Fisher() + ng.StructuralDamping(mlp, tied=False)
+            ),
+            metric_inputs=X,
+            metric_targets=T,
+        ),
+        ValueError,
+        "Sum takes no labels",
+    ),
     "labels beside the metric inputs": (
         lambda: step(metric_inputs=(X, T)),
         ValueError,

@@ -163,15 +163,16 @@ class Pass:
         self.cut = Cut(longest, longest if microbatch is None else microbatch)
         self.examples = examples
         self._build = build
-        self._whole = build(examples) if self.cut.count == 1 else None
+        self.whole = build(examples) if self.cut.count == 1 else None
+        """All the examples as one chunk, where they are held so."""
 
     def reduce(self, fn: Callable[..., tuple[Tree, Tree]], *rows: Tree) -> tuple[Tree, Tree]:
         """Return Σ over chunks of fn's first result, and its second from every chunk, stacked.
 
         `rows` have one row an example; fn is called with a chunk and the chunk's own rows of each.
         """
-        if self._whole is not None:
-            total, extra = fn(self._whole, *rows)
+        if self.whole is not None:
+            total, extra = fn(self.whole, *rows)
             return total, jax.tree.map(lambda leaf: leaf[None], extra)
         return _scan(self.cut, lambda part, own: fn(self._build(part), *own), self.examples, rows)
 
@@ -180,7 +181,7 @@ class Pass:
 
         So each device may add up its own share of every chunk, and the devices' totals are added once, at the end.
         """
-        apart = not rows and self._whole is None and all(map(self.cut.keeps, jax.tree.leaves(self.examples)))
+        apart = not rows and self.whole is None and all(map(self.cut.keeps, jax.tree.leaves(self.examples)))
         examples, shards = dealt(self.examples) if apart else (self.examples, 1)
         if shards == 1:
             return self.reduce(lambda chunk, *own: (fn(chunk, *own), None), *rows)[0]
@@ -195,7 +196,7 @@ class Pass:
     def map(self, fn: Callable[[Chunk], Tree]) -> Tree:
         """Return fn's rows, one an example, from all chunks, in the order of the examples."""
         _, stacked = self.reduce(lambda chunk: ((), fn(chunk)))
-        if self._whole is not None:
+        if self.whole is not None:
             return jax.tree.map(lambda leaf: leaf[0], stacked)
 
         def join(c: Array, rows: Tree) -> Tree:
