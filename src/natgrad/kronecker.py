@@ -189,7 +189,7 @@ def _sketched(rows: Array, omega: Array, flips: Array) -> Array:
     """
     if rows.shape[1] <= omega.shape[0]:
         return rows.T
-    return (omega * flips).astype(rows.dtype) @ rows.T / omega.shape[0] ** 0.5
+    return _exactly((omega * flips).astype(rows.dtype), rows.T) / omega.shape[0] ** 0.5
 
 
 def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but: str) -> Memory:

@@ -278,7 +278,7 @@ def _outer_products(scores: Tree, chunk: Chunk) -> AtOutputs:
 
     def blend(_: Array, s: Tree, e: Array) -> Tree:
         scaled = e / jnp.sqrt(jnp.asarray(_count(s), e.dtype))
-        return jax.tree.map(lambda a: jnp.einsum("sn...,ns->n...", a, scaled), s)
+        return jax.tree.map(lambda a: jnp.einsum("sn...,ns->n...", a, scaled, precision="highest"), s)
 
     def factor(e: Tree) -> Tree:
         return jax.tree.map(blend, parts, scores, e)

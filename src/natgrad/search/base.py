@@ -5,6 +5,7 @@ A search gets `probe(z)`, the loss on the search batch at θ + zᵀB, and the `L
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from natgrad.operator import Operator
 from natgrad.tree import Tree
 
 Probe = Callable[[Array], Array]
+# Not in the reduced precision that accelerators take for products.
+_exactly = partial(jnp.matmul, precision="highest")
 
 
 class Local(NamedTuple):
@@ -112,8 +115,8 @@ class QuadraticModel(Search):
         cutoff = jnp.sqrt(jnp.finfo(values.dtype).eps) / 300 if self.cutoff is None else self.cutoff
         kept = ~(values <= cutoff * jnp.max(values))
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
-        z = -(vectors @ (inverse * (vectors.T @ (local.slopes / scale)))) / scale
-        return Found(z, curvature=None if metric.damps else z @ metric_part @ z)
+        z = -_exactly(vectors, inverse * _exactly(vectors.T, local.slopes / scale)) / scale
+        return Found(z, curvature=None if metric.damps else _exactly(z, _exactly(metric_part, z)))
 
 
 def metric_of(local: Local, search: Search) -> Operator:

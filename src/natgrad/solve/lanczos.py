@@ -102,8 +102,7 @@ def _remember(memory: Memory, v: Tree, q: Tree) -> Memory:
 
 def _orthogonalize(memory: Memory, u: Tree) -> Tree:
     """Return u − Σ_j (v_jᵀu) q_j: rounding makes Lanczos vectors forget each other (Paige 1971)."""
-    parts = jax.tree.map(lambda ring, leaf: jnp.tensordot(ring, leaf, axes=leaf.ndim), memory.v, u)
-    overlaps = jnp.sum(jnp.stack(jax.tree.leaves(parts)), axis=0)
+    overlaps = tree.inner(memory.v, tree.stack(u))[:, 0]
     return tree.sub(u, tree.combine(overlaps, memory.q))
 
 
