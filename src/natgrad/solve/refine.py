@@ -31,6 +31,7 @@ class Attempt(NamedTuple):
     x: Tree
     iterations: Array
     norm: Array
+    """A lower estimate of ‖A‖."""
     condition: Array
     normal: Array
     """Its estimate of ‖Ar‖."""
