@@ -188,6 +188,23 @@ def test_a_gradient_whose_square_overflows_still_refreshes_the_factors():
     assert _kronecker(state).mass > 0
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+def test_an_empty_leaf_changes_nothing(shape):
+    def with_empty(params, inputs):
+        return model(params["own"], inputs) + jnp.sum(params["empty"])
+
+    opt, plain = ng.fast(with_empty, ng.Bernoulli()), ng.fast(model, ng.Bernoulli())
+    p, q = {"own": params(), "empty": jnp.zeros(shape)}, params()
+    state, other = opt.init(p), plain.init(q)
+    for _ in range(3):
+        p, state, info = opt.step(p, state, (X, T))
+        q, other, _ = plain.step(q, other, (X, T))
+        assert info.accepted
+    # Sides as narrow as these are not sketched, so the signs, drawn for all leaves at once, do not matter.
+    for a, b in zip(jax.tree.leaves(p["own"]), jax.tree.leaves(q), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
 def test_one_linear_layer_with_one_output_is_exact():
     """F = E[y(1 − y) x xᵀ] is L itself: with every example its own group, one step of NCG-Q is Newton's."""
 

@@ -11,7 +11,9 @@ from jax.flatten_util import ravel_pytree
 from models import MODELS, WEIGHTS, targets_for
 
 import natgrad as ng
+from natgrad.directions import Here
 from natgrad.metric import Metric
+from natgrad.operator import Place
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -463,6 +465,46 @@ def test_a_sampled_metric_is_sampled_once_a_step(metric, solver):
     drawn = ("random_bits", "threefry2x32")
     assert any(each.primitive.name in drawn for each in oracles.primitives(jaxpr.jaxpr))
     assert not [each for each in oracles.primitives(jaxpr.jaxpr, looped=True) if each.primitive.name in drawn]
+
+
+class Listener:
+    """In a metric's place: keeps the keys it is called with."""
+
+    def __init__(self):
+        self.keys = []
+
+    def diagonal(self, key, blocks):
+        self.keys.append(key)
+        return MODELS["mlp"].params
+
+    def scores(self, key, blocks, measure, size):
+        self.keys.append(key)
+        return measure(key, MODELS["mlp"].params)
+
+
+def test_a_metric_and_the_preconditioners_share_no_random_bits():
+    """Of one key, halves and thirds have keys in common: each use must split one of its own."""
+    case, found = MODELS["mlp"], Listener()
+    opt = ng.natural_gradient(case.model, ng.Bernoulli())
+    examples = opt.problem.examples(case.params, case.inputs, jnp.ones((7, 3)), None, None)
+    place = Place(opt.problem, case.params, examples, None, jax.random.key(3))
+    here = Here(case.params, found, jnp.asarray(0.1), place, jnp.int32(0))
+
+    class Sampled(Metric):
+        def at(self, problem, chunk, key):
+            found.keys.append(key)
+            return problem.likelihood.information(chunk.outputs)
+
+    (Sampled() + Sampled()).operator(place)
+    Sampled().operator(place)
+    ng.Jacobi().inverse(here, ())
+    kind = ng.Kronecker()
+    with jax.disable_jit():
+        kind._measured(here, kind.init(case.params))
+    split = [jax.random.key_data(jax.random.split(key, 4)) for key in found.keys]
+    drawn = [tuple(map(int, row)) for rows in split for row in np.asarray(rows)]
+    assert len(found.keys) == 5
+    assert len(set(drawn)) == len(drawn)
 
 
 def softplus_loss(r, t):

@@ -22,6 +22,7 @@ from natgrad.operator import (
     Operator,
     Place,
     SumOperator,
+    Use,
     example_keys,
 )
 from natgrad.problem import Chunk, Model, Pass, Problem
@@ -41,7 +42,8 @@ class Metric:
 
     def operator(self, place: Place, linear: Pass | None = None) -> Operator:
         """Return v ↦ Fv at a place; `linear` is a linearization already made there."""
-        return JacobianOperator(place, lambda chunk: self.at(place.problem, chunk, place.key), linear)
+        key = place.key_for(Use.SAMPLES)
+        return JacobianOperator(place, lambda chunk: self.at(place.problem, chunk, key), linear)
 
     def at(self, problem: Problem, chunk: Chunk, key: Array) -> AtOutputs:
         """Return M at a chunk's outputs."""
@@ -67,7 +69,11 @@ class Sum(Metric):
 
     def operator(self, place: Place, linear: Pass | None = None) -> Operator:
         """Return the sum of the terms' operators."""
-        return SumOperator(*(term.operator(place, linear) for term in self.terms))
+        keys = jax.random.split(place.key_for(Use.TERMS), len(self.terms))
+        places = (replace(place, key=key) for key in keys)
+        return SumOperator(
+            *(term.operator(own, linear) for term, own in zip(self.terms, places, strict=True))
+        )
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,7 @@ class DiagonalFisher(Metric):
     def operator(self, place: Place, linear: Pass | None = None) -> Operator:
         """Return v ↦ diag(F) ∘ v."""
         full = Fisher().operator(place, linear)
-        return DiagonalOperator(full.diagonal(place.key, self.blocks))
+        return DiagonalOperator(full.diagonal(place.key_for(Use.DIAGONAL_FISHER), self.blocks))
 
 
 @dataclass(frozen=True)

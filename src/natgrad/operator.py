@@ -8,6 +8,7 @@ J_i is the Jacobian of example i's outputs, c_i its coefficient, M_i a small sym
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,19 @@ Measure = Callable[[Array, Tree], tuple[Tree, Tree]]
 """From a group's own key and its score."""
 
 
+class Use(IntEnum):
+    """What a step draws random numbers for: each use has a key of its own, and so shares no bits with another."""
+
+    SAMPLES = 0
+    """A metric's scores at the outputs."""
+    DIAGONAL_FISHER = 1
+    DIAGONAL = 2
+    JACOBI = 3
+    KRONECKER = 4
+    TERMS = 5
+    """The terms of a sum of metrics."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a metric is taken: a problem, parameters, examples, and a key for what is random."""
@@ -33,6 +47,10 @@ class Place:
     key: Array
     damping: Array | None = None
     """λ, for the metrics that are tied to it."""
+
+    def key_for(self, use: Use) -> Array:
+        """Return the key of a use."""
+        return jax.random.fold_in(self.key, use)
 
     def linearize(self) -> Pass:
         """Return the model linearized here."""

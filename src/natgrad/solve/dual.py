@@ -55,8 +55,12 @@ class Dual:
     block: int = 32
     """Rows of K computed at a time: memory is `block` parameter vectors beside K."""
 
-    def __call__(self, operator: FactoredOperator, b: Tree, shift: Any) -> Solution:
+    def __call__(
+        self, operator: FactoredOperator, b: Tree, shift: Any, *, x0: Any = None, precondition: Any = None
+    ) -> Solution:
         """Solve (F + shift·I) x = b."""
+        if x0 is not None or precondition is not None:
+            raise ValueError("Dual solves at once: it takes no warm start, x0= or precondition=.")
         _refuse_zero(shift)
         # A metric of natgrad's may have to compute its factor first: once, not for each row of K.
         operator = operator.rooted() if isinstance(operator, RootedOperator) else operator

@@ -116,7 +116,8 @@ def _krylov(rules: Rules, product: Operator, precondition: Operator | None, b: T
         drop_last = jnp.isin(state.reason, jnp.array(SINGULAR, jnp.int32))
         x = assemble(state.vectors, scalars.right, scalars.in_qlp, drop_last)
     # A claim about A is judged by A's own norm, not by that of the preconditioned operator.
-    norm = scalars.norm if precondition is None else state.lanczos.stretch
+    stretch = state.lanczos.stretch
+    norm = scalars.norm if stretch is None else stretch
     return Attempt(x, state.iteration, norm, scalars.condition, scalars.normal, state.reason)
 
 
