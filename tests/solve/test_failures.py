@@ -209,7 +209,6 @@ def test_a_claim_with_a_preconditioner_is_about_the_system_itself(kind, name):
         solution = jax.jit(
             lambda A, b, M, rtol=rtol: kind(rtol=rtol)(lambda v: A @ v, b, precondition=lambda q: M * q)
         )(A, b, M)
-        assert solution.norm <= 1.001 * np.linalg.norm(A, 2)
         A, x = A.astype(np.float64), np.asarray(solution.x, np.float64)
         r = b - A @ x
         if solution.reason == Reason.LEAST_SQUARES:
@@ -227,12 +226,3 @@ def test_a_multiple_of_the_identity_as_preconditioner_changes_nothing(kind, scal
     scaled = jax.jit(lambda: kind(rtol=1e-8)(lambda v: A @ v, b, precondition=lambda r: scale * r))()
     assert Reason.name_of(plain.reason) == Reason.name_of(scaled.reason) == "least squares"
     np.testing.assert_allclose(b - A @ scaled.x, b - A @ plain.x, atol=1e-6)
-
-
-def test_cg_claims_no_norm_of_a_system_it_saw_preconditioned():
-    A, b = system()
-    plain = jax.jit(lambda: CG(20, 1e-8)(lambda v: A @ v, b))()
-    other = jax.jit(lambda: CG(20, 1e-8)(lambda v: A @ v, b, precondition=lambda r: 1e6 * r))()
-    assert 0 < plain.norm <= 1.001
-    assert np.isnan(other.norm)
-    np.testing.assert_allclose(other.condition, plain.condition, rtol=0.01)

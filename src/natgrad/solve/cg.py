@@ -92,7 +92,7 @@ class CG:
             iterations=state.iteration,
             residual=jnp.where(b_norm == 0, b_norm, unit * residual_norm),
             normal_residual=jnp.full_like(b_norm, jnp.nan),
-            norm=state.norm if precondition is None else jnp.full_like(b_norm, jnp.nan),
+            norm=state.norm,
             condition=state.norm * state.longest,
             reason=verdict(ended, meets(residual_norm, target), b_norm, finite),
             snapshots=_finish(self, state, unit) if self.snapshots else None,

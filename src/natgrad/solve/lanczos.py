@@ -71,7 +71,8 @@ def step(product: Operator, precondition: Operator | None, state: Lanczos) -> tu
     v = q if v is None else v
     image = product(v)
     if stretch is not None:
-        stretch = jnp.fmax(stretch, tree.length(image) / tree.length(v))
+        more = tree.length(image) / tree.length(v)
+        stretch = jnp.where(jnp.isfinite(more), jnp.maximum(stretch, more), stretch)
     u = tree.sub(image, pull)
     alpha = tree.vdot(v, u)
     u = tree.axpy(-alpha, q, u)

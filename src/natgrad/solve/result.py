@@ -52,9 +52,9 @@ class Solution(NamedTuple):
     normal_residual: Array
     """‖A(b − Ax)‖ where the solver computes or estimates it; NaN where it does not."""
     norm: Array
-    """A lower estimate of ‖A‖; NaN where the solver has none, as CG has none with a preconditioner."""
+    """A lower estimate of ‖A‖ from the recurrence, with a preconditioner M of ‖M^−½AM^−½‖; NaN where there is none."""
     condition: Array
-    """An estimate of cond(A) from the recurrence, with a preconditioner M that of M⁻¹A; NaN where there is none."""
+    """An estimate of cond(A) from the recurrence, with a preconditioner of cond(M^−½AM^−½); NaN where there is none."""
     reason: Array
     """A `Reason`, as an integer array."""
     snapshots: Any = None
