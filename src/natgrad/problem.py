@@ -179,8 +179,8 @@ class Pass:
     def sum(self, fn: Callable[..., Tree], *rows: Tree) -> Tree:
         """Return Σ over chunks of fn(chunk, its rows), an fn that is itself a sum over examples.
 
-        So each device may add up its own share of every chunk, and the devices' totals are added once, at the end. The
-        model then sees the shares one by one, where `reduce` shows it whole chunks: with chunks, it must not couple examples.
+        So each device may add up its own share of every chunk, and the devices' totals are added once, at the end.
+        The model then sees the shares one by one, where `reduce` shows it whole chunks: it must not couple examples.
         """
         apart = not rows and self.whole is None and all(map(self.cut.keeps, jax.tree.leaves(self.examples)))
         examples, shards = dealt(self.examples) if apart else (self.examples, 1)
