@@ -327,10 +327,15 @@ def test_monte_carlo_fisher_converges_to_fisher(likelihood, kind):
     draw = estimate(likelihood, ng.MonteCarloFisher(100))
     keys = jax.random.split(jax.random.key(5), 40)
     assert standard_scores(draw, keys, expected).max() < 6
-    # The error falls as 1/√samples: 36 times the samples, a sixth of the error.
-    few = np.linalg.norm(draw(keys[0]) - expected)
-    many = np.linalg.norm(estimate(likelihood, ng.MonteCarloFisher(3600))(keys[1]) - expected)
-    assert few / 15 < many < few / 3
+
+    # The error falls as 1/√samples: 36 times the samples, a sixth of the error, in the mean square over keys. Of two
+    # single draws the ratio is outside 3 to 15 once in ten.
+    def error(draw, keys):
+        return np.sqrt(np.mean((np.asarray(jax.lax.map(draw, keys)) - expected) ** 2))
+
+    few = error(draw, keys[:20])
+    many = error(estimate(likelihood, ng.MonteCarloFisher(3600)), keys[20:])
+    assert few / 9 < many < few / 4
 
 
 def test_monte_carlo_fisher_of_one_sample_is_a_sum_of_outer_products():
