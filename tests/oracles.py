@@ -99,3 +99,17 @@ def _probabilities(kind, r, targets):
 
 def solve(F, g, shift):
     return np.linalg.solve(F + shift * np.eye(len(F)), g)
+
+
+def primitives(jaxpr, looped=False, inside=False):
+    """Yield the equations of a jaxpr and of all within it; with `looped`, those in the bodies of loops alone."""
+    for equation in jaxpr.eqns:
+        if inside or not looped:
+            yield equation
+        within = inside or equation.primitive.name in ("while", "scan")
+        for value in jax.tree.leaves(
+            equation.params, is_leaf=lambda v: hasattr(v, "eqns") or hasattr(v, "jaxpr")
+        ):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from primitives(inner, looped, within)

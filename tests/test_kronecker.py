@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.kronecker import Memory, _divided
+from natgrad.kronecker import Memory, Side, _divided
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -140,6 +140,69 @@ def test_inverse_with_few_eigenvectors_has_the_mean_of_the_others_elsewhere():
         np.testing.assert_allclose(
             np.asarray(solved[name]).ravel(), np.linalg.solve(P, np.asarray(r[name]).ravel()), rtol=1e-8
         )
+
+
+def graded(size, rank, seed):
+    """Return a side in float32 whose eigenvalues fall as 30/k² to 1e-6; all its eigenvalues and eigenvectors."""
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))
+    values = np.r_[30 / np.arange(1, rank + 1) ** 2, np.full(size - rank, 1e-6)]
+    parts = (basis * values) @ basis.T, basis[:, :rank], values[:rank], values[-1]
+    return Side(*(jnp.asarray(part, jnp.float32) for part in parts)), values, basis
+
+
+@pytest.mark.parametrize("damping", [1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8])
+@pytest.mark.parametrize("shape", [(400, 300), (2000, 30)])
+def test_few_eigenvectors_in_float32_are_as_good_as_in_float64(shape, damping):
+    """Eigenvalues over many orders of magnitude: what belongs to the large ones must not leak into the rest."""
+    left, a, U = graded(shape[0], 64, 0)
+    right, b, V = graded(shape[1], 10, 1)
+    memory = Memory(jnp.ones((), jnp.float32), (left,), (right,))
+    tau = np.sqrt(a.sum() * b.sum())
+    # No eigenvalue is below 1e-4 of their mean.
+    P = np.maximum(np.outer(a, b) / tau + damping, 1e-4 * tau / np.prod(shape))
+    # Spread as gradients are: E[rrᵀ] = P.
+    rng = np.random.default_rng(2)
+    sides = [(U @ (np.sqrt(P) * rng.normal(size=shape)) @ V.T).astype(np.float32) for _ in range(2)]
+    solved = [_divided(memory, jnp.asarray(damping, jnp.float32), jnp.asarray(r)) for r in sides]
+    assert {leaf.dtype for leaf in solved} == {jnp.dtype(jnp.float32)}
+    found = [np.asarray(leaf, np.float64) for leaf in solved]
+
+    # In P's own norm, the one a solver counts in: ‖x − P⁻¹r‖_P ≤ 1e-4 ‖P⁻¹r‖_P.
+    lengths = []
+    for r, x in zip(sides, found, strict=True):
+        wanted = U.T @ r @ V / P
+        lengths.append(np.sqrt(np.sum(P * wanted**2)))
+        assert np.sqrt(np.sum(P * (U.T @ x @ V - wanted) ** 2)) < 1e-4 * lengths[-1]
+    u, w = sides
+    assert np.abs(np.sum(w * found[0]) - np.sum(u * found[1])) < 1e-6 * lengths[0] * lengths[1]
+
+
+def test_a_gradient_whose_square_overflows_still_refreshes_the_factors():
+    kind = ng.Kronecker(blocks=4)
+    opt = ng.natural_conjugate_gradient(model, ng.Bernoulli(), direction=ng.Preconditioned(kind))
+    theta = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params())
+    huge = jax.tree.map(lambda leaf: jnp.full_like(leaf, 1e25), theta)
+    _, state, _ = opt.step(
+        theta, opt.init(theta), (X.astype(jnp.float32), T.astype(jnp.float32)), gradient=huge
+    )
+    assert _kronecker(state).mass > 0
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+def test_an_empty_leaf_changes_nothing(shape):
+    def with_empty(params, inputs):
+        return model(params["own"], inputs) + jnp.sum(params["empty"])
+
+    opt, plain = ng.fast(with_empty, ng.Bernoulli()), ng.fast(model, ng.Bernoulli())
+    p, q = {"own": params(), "empty": jnp.zeros(shape)}, params()
+    state, other = opt.init(p), plain.init(q)
+    for _ in range(3):
+        p, state, info = opt.step(p, state, (X, T))
+        q, other, _ = plain.step(q, other, (X, T))
+        assert info.accepted
+    # Sides as narrow as these are not sketched, so the signs, drawn for all leaves at once, do not matter.
+    for a, b in zip(jax.tree.leaves(p["own"]), jax.tree.leaves(q), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
 def test_one_linear_layer_with_one_output_is_exact():

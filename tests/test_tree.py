@@ -1,14 +1,21 @@
 """Pytrees are the vector space their raveled numbers are."""
 
+from functools import partial
+
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 from hypothesis import given, settings
 from jax.flatten_util import ravel_pytree
 
+import natgrad as ng
 from natgrad import tree
+from natgrad.optimizer import propose
+from natgrad.search.base import Local
+from natgrad.state import Data
 
 few = settings(derandomize=True, deadline=None, max_examples=25)
 numbers = st.floats(-1e3, 1e3, allow_nan=False)
@@ -110,3 +117,78 @@ def test_inner_products_of_few_and_of_many_rows(count, dtype):
     one = jax.tree.map(lambda leaf: leaf[0], y)
     np.testing.assert_allclose(tree.along(x, one), u @ v[0], rtol=tolerance, atol=tolerance)
     assert tree.inner(x, y).dtype == tree.along(x, one).dtype == jnp.float64
+
+
+def fully_precise(function, *args):
+    """Tell whether there is a product of matrices in a function, and none in an accelerator's default precision."""
+    found = [
+        equation.params["precision"]
+        for equation in oracles.primitives(jax.make_jaxpr(function)(*args).jaxpr)
+        if equation.primitive.name == "dot_general"
+    ]
+    highest = jax.lax.Precision.HIGHEST
+    return bool(found) and all(precision == (highest, highest) for precision in found)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, rows: tree.vdot(x, x),
+        lambda x, rows: tree.norm(x),
+        lambda x, rows: tree.length(x),
+        lambda x, rows: tree.combine(jnp.ones(5), rows),
+        lambda x, rows: tree.inner(rows, tree.stack(x)),
+        lambda x, rows: tree.inner(tree.stack(x), tree.stack(x)),
+        lambda x, rows: tree.gram(rows),
+        lambda x, rows: tree.along(rows, x),
+    ],
+    ids=["vdot", "norm", "length", "combine", "inner", "few", "gram", "along"],
+)
+def test_sums_and_products_are_in_full_precision(function):
+    x = build(range(6))
+    assert fully_precise(function, x, tree.stack(x, x, x, x, x))
+
+
+def without_products(params, inputs):
+    """A model without a product of matrices: those that are left in a step are the library's."""
+    return jnp.tanh(inputs[:, :, None] * params["w"]).sum(1) + params["b"]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        partial(ng.natural_gradient, solver=ng.CG(3)),
+        partial(ng.natural_gradient, solver=ng.MinresQLP(3, reorthogonalize=5, qlp_condition=1e3)),
+        partial(ng.natural_gradient, metric=ng.MonteCarloFisher(2)),
+        partial(ng.natural_gradient, solver=ng.Dual(), metric=ng.EmpiricalFisher()),
+        ng.hessian_free,
+        ng.krylov_subspace_descent,
+        ng.tonga,
+        ng.fast,
+    ],
+    ids=["CG", "QLP", "sampled", "dual", "hf", "ksd", "tonga", "fast"],
+)
+def test_directions_are_in_full_precision(recipe):
+    opt = recipe(without_products, ng.Bernoulli())
+    params = {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}
+    data = Data((jnp.ones((5, 3)), jnp.ones((5, 2))))
+
+    def rows(params, state):
+        return propose(opt, params, state, data)[0].rows
+
+    assert fully_precise(rows, params, opt.init(params))
+
+
+def test_the_quadratic_model_is_in_full_precision():
+    class Metric:
+        damps = False
+
+        def gram(self, rows):
+            return tree.gram(rows)
+
+    def found(rows, slopes):
+        local = Local(rows, slopes, None, jnp.ones(()), Metric(), jnp.int32(0))
+        return ng.QuadraticModel()(None, local)
+
+    x = build(range(6))
+    assert fully_precise(found, tree.stack(x, x), jnp.ones(2))

@@ -1,5 +1,7 @@
 """A call that cannot mean what it says gets one clear sentence."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -97,6 +99,27 @@ BAD_STEPS = {
         ),
         ValueError,
         "MonteCarloFisher takes no labels",
+    ),
+    "labels handed to a sum of metrics without labels": (
+        lambda: step(
+            ng.natural_gradient(
+                mlp, ng.Bernoulli(), metric=ng.Fisher() + ng.StructuralDamping(mlp, tied=False)
+            ),
+            metric_inputs=X,
+            metric_targets=T,
+        ),
+        ValueError,
+        "Sum takes no labels",
+    ),
+    "a preconditioner for the dual solve": (
+        lambda: step(ng.natural_gradient(mlp, ng.Bernoulli(), solver=ng.Dual(), precondition=ng.Jacobi())),
+        ValueError,
+        "Dual solves at once: it takes no warm start, x0= or precondition=",
+    ),
+    "a warm start for the dual solve": (
+        lambda: step(replace(OPT, direction=ng.Natural(ng.Dual(), warm_start=0.5))),
+        ValueError,
+        "Dual solves at once: it takes no warm start, x0= or precondition=",
     ),
     "labels beside the metric inputs": (
         lambda: step(metric_inputs=(X, T)),

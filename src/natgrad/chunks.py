@@ -49,27 +49,46 @@ class Cut:
         return place is None or self.groups(leaf.shape[0]) % place[1] == 0
 
     def arrange(self, leaf: Array) -> Array:
-        """Return the examples as (groups, chunks × neighbours, …), groups filled up with their own first ones.
+        """Return the examples as (groups, chunks × neighbours, …): a view, whose last neighbours may be missing.
 
         Not with an axis each: of one neighbour, XLA takes the axis of length 1 for another layout and copies.
         """
-        return self._arrange(leaf, mode="wrap")
-
-    def arrange_with_zeros(self, leaf: Array) -> Array:
-        """Return the same, filled up with zeros."""
-        return self._arrange(leaf, mode="constant")
+        length, *rest = leaf.shape
+        groups = self.groups(length)
+        if not self.keeps(leaf):
+            leaf = jax.reshard(leaf, NamedSharding(jax.typeof(leaf).sharding.mesh, PartitionSpec()))
+        return leaf.reshape(groups, length // groups, *rest)
 
     def chunk(self, arranged: Array, number: Array) -> Array:
-        """Return one chunk of an arranged array."""
-        neighbours = arranged.shape[1] // self.count
+        """Return one chunk of an arranged array; earlier examples stand in for those that are missing."""
+        length, neighbours = arranged.shape[1], self._neighbours(arranged)
+        # A slice that would pass the end is moved back, and the examples in it then to where they belong: nothing
+        # is copied to fill the array up.
         own = jax.lax.dynamic_slice_in_dim(arranged, number * neighbours, neighbours, axis=1)
+        if length < neighbours * self.count:
+            own = jnp.roll(own, -jnp.maximum(number * neighbours - (length - neighbours), 0), axis=1)
         return own.reshape(-1, *own.shape[2:])
+
+    def chunk_with_zeros(self, arranged: Array, number: Array) -> Array:
+        """Return one chunk of numbers, 0 for the examples that are missing."""
+        groups, length = arranged.shape
+        neighbours = self._neighbours(arranged)
+        own = self.chunk(arranged, number)
+        if length == neighbours * self.count:
+            return own
+        there = number * neighbours + jnp.arange(neighbours, dtype=number.dtype) < length
+        return (own.reshape(groups, neighbours) * there.astype(own.dtype)).reshape(-1)
 
     def chunks(self, arranged: Array, numbers: Array) -> Array:
         """Return several chunks of an arranged array at once, group by group."""
-        groups, places, *rest = arranged.shape
-        own = arranged.reshape(groups, self.count, places // self.count, *rest)[:, numbers]
-        return own.reshape(-1, *rest)
+        places = self._places(arranged, numbers) % arranged.shape[1]
+        return arranged[:, places].reshape(-1, *arranged.shape[2:])
+
+    def chunks_with_zeros(self, arranged: Array, numbers: Array) -> Array:
+        """Return several chunks of numbers, 0 for the examples that are missing."""
+        there = self._places(arranged, numbers) < arranged.shape[1]
+        own = self.chunks(arranged, numbers).reshape(arranged.shape[0], -1)
+        return (own * there.astype(own.dtype)).reshape(-1)
 
     def join(self, stacked: Array, length: int) -> Array:
         """Return rows stacked chunk by chunk in the order of the examples, without the fill."""
@@ -78,17 +97,12 @@ class Cut:
         in_order = jnp.moveaxis(apart, 0, 1).reshape(groups, -1, *stacked.shape[2:])
         return in_order[:, : length // groups].reshape(length, *stacked.shape[2:])
 
-    def _arrange(self, leaf: Array, mode: str) -> Array:
-        length, *rest = leaf.shape
-        groups = self.groups(length)
-        if not self.keeps(leaf):
-            leaf = jax.reshard(leaf, NamedSharding(jax.typeof(leaf).sharding.mesh, PartitionSpec()))
-        neighbours = -(-length // (groups * self.count))
-        grouped = leaf.reshape(groups, length // groups, *rest)
-        fill = neighbours * self.count - length // groups
-        if fill:
-            grouped = jnp.pad(grouped, [(0, 0), (0, fill), *[(0, 0)] * len(rest)], mode=mode)
-        return grouped
+    def _neighbours(self, arranged: Array) -> int:
+        return -(-arranged.shape[1] // self.count)
+
+    def _places(self, arranged: Array, numbers: Array) -> Array:
+        neighbours = self._neighbours(arranged)
+        return (numbers[:, None] * neighbours + jnp.arange(neighbours, dtype=numbers.dtype)).ravel()
 
 
 def dealt(examples: Any) -> tuple[Any, int]:

@@ -7,6 +7,7 @@ forward-over-reverse pass gives every example's product at once.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from natgrad.likelihood import Likelihood
+from natgrad.likelihood import AtOutputs, Likelihood
 from natgrad.tree import Tree, dtype
 
 
@@ -42,11 +43,21 @@ class DenseRoot:
 
     def factor(self, e: Array) -> Tree:
         """Return C e."""
-        return _unflatten(jnp.einsum("nij,nj->ni", self.roots, e), self.outputs)
+        return _unflatten(_einsum("nij,nj->ni", self.roots, e), self.outputs)
 
     def factor_transpose(self, u: Tree) -> Array:
         """Return Cᵀ u."""
-        return jnp.einsum("nij,ni->nj", self.roots, _flatten(u))
+        return _einsum("nij,ni->nj", self.roots, _flatten(u))
+
+
+def densely_rooted(product: Callable[[Tree], Tree], outputs: Tree) -> AtOutputs:
+    """Return M with the dense root of its products, which is computed only where it is used."""
+
+    def rooted() -> AtOutputs:
+        root = DenseRoot.of(product, outputs)
+        return AtOutputs(product, root.factor, root.factor_transpose)
+
+    return AtOutputs(product, lambda e: rooted().factor(e), lambda u: rooted().factor_transpose(u), rooted)
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,7 @@ class LogProb(Likelihood):
         if self.log_partition is not None:
             return hessian_at_outputs(self.log_partition, outputs, u)
         if self.support is not None:
-            return self.factor(outputs, self.factor_transpose(outputs, u))
+            return self.information(outputs).product(u)
         raise TypeError(
             "This likelihood has only a sampler: the exact Fisher needs kl=, log_partition= or support=; "
             "use metric=ng.MonteCarloFisher(samples)."
@@ -105,18 +116,30 @@ class LogProb(Likelihood):
 
     def factor(self, outputs: Tree, e: Tree) -> Tree:
         """Return C e: √p-weighted scores over a finite support, else a dense square root of M."""
-        if self.support is not None:
-            rows = self._scores(outputs)
-            return jax.tree.map(lambda s: jnp.einsum("sn...,ns->n...", s, e), rows)
-        return self._root(outputs).factor(e)
+        return self.information(outputs).factor(e)
 
     def factor_transpose(self, outputs: Tree, u: Tree) -> Tree:
         """Return Cᵀ u."""
-        if self.support is not None:
-            rows = self._scores(outputs)
-            dots = jax.tree.map(lambda s, v: jnp.einsum("snk,nk->ns", _flat(s, 2), _flat(v, 1)), rows, u)
+        return self.information(outputs).factor_transpose(u)
+
+    def information(self, outputs: Tree) -> AtOutputs:
+        """Return M at these outputs: the scores of a finite support are computed once, a dense root where asked."""
+        if self.support is None:
+            return densely_rooted(partial(self.fisher, outputs), outputs)
+        rows = self._scores(outputs)
+
+        def factor(e: Tree) -> Tree:
+            return jax.tree.map(lambda s: _einsum("sn...,ns->n...", s, e), rows)
+
+        def factor_transpose(u: Tree) -> Tree:
+            dots = jax.tree.map(lambda s, v: _einsum("snk,nk->ns", _flat(s, 2), _flat(v, 1)), rows, u)
             return sum(jax.tree.leaves(dots))
-        return self._root(outputs).factor_transpose(u)
+
+        by_support = self.divergence is None and self.log_partition is None
+        product = partial(self.fisher, outputs)
+        return AtOutputs(
+            (lambda u: factor(factor_transpose(u))) if by_support else product, factor, factor_transpose
+        )
 
     def factor_space(self, outputs: Tree) -> Array:
         """Return (batch, size of the support), or (batch, outputs)."""
@@ -193,9 +216,6 @@ class LogProb(Likelihood):
             lambda s: s * root.reshape(root.shape + (1,) * (s.ndim - 2)), score(self._support(outputs))
         )
 
-    def _root(self, outputs: Tree) -> DenseRoot:
-        return DenseRoot.of(lambda u: self.fisher(outputs, u), outputs)
-
 
 @dataclass(frozen=True)
 class Loss(Likelihood):
@@ -235,6 +255,11 @@ def _expect_per_example(name: str, function: Callable[..., Any], outputs: Tree, 
         raise ValueError(
             f"{name} returned shape {jnp.shape(found)}; it must give one number an example, {examples}."
         )
+
+
+def _einsum(subscripts: str, x: Array, y: Array) -> Array:
+    """Return the sums in full precision: accelerators take products of matrices in less."""
+    return jnp.einsum(subscripts, x, y, precision="highest")
 
 
 def _nested_tuple(values: Any) -> Any:

@@ -9,6 +9,7 @@ the leaf's own gradient is looked at, so any model and any sharing of weights wi
 eigenbases of L and R the damped inverse is a division: λ may change with no factor inverted again.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
+from natgrad.operator import Use
 from natgrad.precondition import Inverse, Preconditioner
 from natgrad.tree import Tree
 
@@ -106,7 +108,7 @@ class Kronecker(Preconditioner):
     def inverse(self, here: "Here", memory: Memory) -> tuple[Inverse, Memory]:
         """Return r ↦ P⁻¹r, with averages and bases refreshed when it is their turn."""
         # A batch that spoils the gradient has nothing to say of the metric either.
-        sound = jnp.isfinite(tree.length(here.gradient))
+        sound = tree.is_finite(here.gradient)
         refresh, rebase = _turn(here.steps, self.refresh) & sound, _turn(here.steps, self.rebase) & sound
 
         memory = _renewed(refresh, partial(self._measured, here), memory, but="basis")
@@ -115,7 +117,7 @@ class Kronecker(Preconditioner):
 
     def _empty(self, leaf: Array, side: int) -> Side:
         size, dtype = _matrix(leaf).shape[side], leaf.dtype
-        if size > self.limit or leaf.ndim < 2:
+        if size > self.limit or leaf.ndim < 2 or leaf.size == 0:
             return Side(
                 jnp.zeros(size, dtype), jnp.zeros((0, 0), dtype), jnp.zeros(size, dtype), jnp.zeros((), dtype)
             )
@@ -129,7 +131,7 @@ class Kronecker(Preconditioner):
         assert here.metric is not None
         sides = (*memory.left, *memory.right)
         across = [side.factor.shape[0] for side in (*memory.right, *memory.left)]
-        for_scores, for_sketch = jax.random.split(here.place.key)
+        for_scores, for_sketch = jax.random.split(here.place.key_for(Use.KRONECKER))
         shared = _signs(for_sketch, across, self.sketch)
 
         def measure(key: Array, score: Tree) -> tuple[Tree, Tree]:
@@ -189,7 +191,7 @@ def _sketched(rows: Array, omega: Array, flips: Array) -> Array:
     """
     if rows.shape[1] <= omega.shape[0]:
         return rows.T
-    return (omega * flips).astype(rows.dtype) @ rows.T / omega.shape[0] ** 0.5
+    return _exactly((omega * flips).astype(rows.dtype), rows.T) / omega.shape[0] ** 0.5
 
 
 def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but: str) -> Memory:
@@ -215,7 +217,8 @@ def _turn(steps: Array, every: int) -> Array:
 
 def _matrix(leaf: Array) -> Array:
     """Return the leaf with its fan-in in rows and its units in columns."""
-    return leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim > 1 else leaf.reshape(1, -1)
+    # Not -1, which an empty leaf leaves open.
+    return leaf.reshape(math.prod(leaf.shape[:-1]), leaf.shape[-1] if leaf.ndim else 1)
 
 
 def _rebased(memory: Memory) -> Memory:
@@ -256,6 +259,8 @@ def _eigenvectors(factor: Array, before: Array) -> tuple[Array, Array]:
 
 def _solved(leaf: Array, left: Side, right: Side, shift: Array) -> Array:
     """Return (L ⊗ R / τ + λI)⁻¹ r in the eigenbases."""
+    if leaf.size == 0:
+        return leaf
     tiny = jnp.finfo(leaf.dtype).tiny ** 0.5
     # The traces agree, but for the sketches. A vector's left side is τ.
     trace = jnp.sqrt(_trace(left)) * jnp.sqrt(_trace(right))
@@ -286,5 +291,8 @@ def _along(side: Side, rows: Array, divide: Callable[[Array, Array], Array]) -> 
     inside = _exactly(side.basis.T, rows)
     if side.basis.shape[0] == side.basis.shape[1]:
         return _exactly(side.basis, divide(inside, side.values))
-    correction = divide(inside, side.values) - divide(inside, side.rest)
-    return divide(rows, side.rest) + _exactly(side.basis, correction)
+    # What rounding leaves of the inside in the outside is divided by `rest`, perhaps a millionth of the values: it is
+    # taken out once more, after the division, which is one number along this side and so commutes with the basis.
+    outside = divide(rows - _exactly(side.basis, inside), side.rest)
+    left_over = _exactly(side.basis.T, outside)
+    return outside + _exactly(side.basis, divide(inside, side.values) - left_over)

@@ -16,13 +16,24 @@ Everything is at the logits: the paper's form J_yᵀ diag(1/y) J_y is 0/0 where 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from natgrad.tree import Tree, at_least_single
+
+
+class AtOutputs(NamedTuple):
+    """M at a chunk's outputs: u ↦ Mu, and a square root C of it, e ↦ Ce and u ↦ Cᵀu."""
+
+    product: Callable[[Tree], Tree]
+    factor: Callable[[Tree], Tree]
+    factor_transpose: Callable[[Tree], Tree]
+    rooted: Callable[[], "AtOutputs"] | None = None
+    """Where each use of C computes it first: returns the same M with C at hand, for many uses."""
 
 
 class Likelihood:
@@ -59,6 +70,14 @@ class Likelihood:
     def factor_space(self, outputs: Tree) -> Tree:
         """Return an array (or tree) shaped like the e of `factor`."""
         return outputs
+
+    def information(self, outputs: Tree) -> AtOutputs:
+        """Return M at these outputs, with what its products share computed once."""
+        return AtOutputs(
+            partial(self.fisher, outputs),
+            partial(self.factor, outputs),
+            partial(self.factor_transpose, outputs),
+        )
 
     def score(self, keys: Array, outputs: Tree) -> Tree:
         """Return a random s with E[s sᵀ] = M for each example, one key an example.
@@ -418,6 +437,10 @@ class Product(Likelihood):
         """Return each factor's."""
         return self._each("factor_space", outputs)
 
+    def information(self, outputs: Any) -> AtOutputs:
+        """Return every factor's own M."""
+        return _side_by_side(self._each("information", outputs))
+
     def score(self, keys: Any, outputs: Any) -> Any:
         """Return a random score of each factor."""
         return self._each("score", keys, outputs)
@@ -453,6 +476,20 @@ class Product(Likelihood):
     def weigh(self, coefficients: Any, u: Any) -> Any:
         """Return each factor's outputs times its coefficients."""
         return self._each("weigh", coefficients, u)
+
+
+def _side_by_side(parts: tuple[AtOutputs, ...]) -> AtOutputs:
+    """Return one M of several, each on its own entry of a tuple of outputs."""
+
+    def each(functions: tuple[Callable[[Tree], Tree], ...]) -> Callable[[Tree], Tree]:
+        return lambda u: tuple(function(own) for function, own in zip(functions, u, strict=True))
+
+    def rooted() -> AtOutputs:
+        return _side_by_side(tuple(part if part.rooted is None else part.rooted() for part in parts))
+
+    products, factors, transposes, roots = zip(*parts, strict=True)
+    known = all(root is None for root in roots)
+    return AtOutputs(each(products), each(factors), each(transposes), None if known else rooted)
 
 
 def _sum(values: Array) -> Array:

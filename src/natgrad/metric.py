@@ -11,10 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.custom import DenseRoot, hessian_at_outputs
-from natgrad.likelihood import Bernoulli, Likelihood
+from natgrad.custom import densely_rooted, hessian_at_outputs
+from natgrad.likelihood import AtOutputs, Bernoulli, Likelihood
 from natgrad.operator import (
-    AtOutputs,
     Centered,
     Damper,
     DiagonalOperator,
@@ -23,6 +22,7 @@ from natgrad.operator import (
     Operator,
     Place,
     SumOperator,
+    Use,
     example_keys,
 )
 from natgrad.problem import Chunk, Model, Pass, Problem
@@ -36,9 +36,14 @@ class Metric:
         """Tell whether the metric's definition involves labels."""
         return False
 
+    def takes_targets(self, problem: Problem) -> bool:
+        """Tell whether labels may be given; a metric of the model's own distribution has no place for them."""
+        return self.needs_targets(problem)
+
     def operator(self, place: Place, linear: Pass | None = None) -> Operator:
         """Return v ↦ Fv at a place; `linear` is a linearization already made there."""
-        return JacobianOperator(place, lambda chunk: self.at(place.problem, chunk, place.key), linear)
+        key = place.key_for(Use.SAMPLES)
+        return JacobianOperator(place, lambda chunk: self.at(place.problem, chunk, key), linear)
 
     def at(self, problem: Problem, chunk: Chunk, key: Array) -> AtOutputs:
         """Return M at a chunk's outputs."""
@@ -58,9 +63,17 @@ class Sum(Metric):
         """Tell whether any term does."""
         return any(term.needs_targets(problem) for term in self.terms)
 
+    def takes_targets(self, problem: Problem) -> bool:
+        """Tell whether any term does."""
+        return any(term.takes_targets(problem) for term in self.terms)
+
     def operator(self, place: Place, linear: Pass | None = None) -> Operator:
         """Return the sum of the terms' operators."""
-        return SumOperator(*(term.operator(place, linear) for term in self.terms))
+        keys = jax.random.split(place.key_for(Use.TERMS), len(self.terms))
+        places = (replace(place, key=key) for key in keys)
+        return SumOperator(
+            *(term.operator(own, linear) for term, own in zip(self.terms, places, strict=True))
+        )
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,7 @@ class Fisher(Metric):
 
     def at(self, problem: Problem, chunk: Chunk, key: Array) -> AtOutputs:
         """Return the likelihood's Fisher information."""
-        return _information(problem.likelihood, chunk)
+        return problem.likelihood.information(chunk.outputs)
 
 
 @dataclass(frozen=True)
@@ -129,23 +142,20 @@ class GaussNewton(Metric):
         """Say yes unless the Hessian at the outputs is known to be free of the targets."""
         return problem.objective is not None or not problem.likelihood.matching
 
+    def takes_targets(self, problem: Problem) -> bool:
+        """Say yes: the Hessian is the loss's, even where it is free of them."""
+        return True
+
     def at(self, problem: Problem, chunk: Chunk, key: Array) -> AtOutputs:
-        """Return ∂²ℓ/∂r², by forward-over-reverse differentiation where targets are at hand."""
+        """Return ∂²ℓ/∂r²: in closed form where it is free of the targets, else forward over reverse."""
+        if not self.needs_targets(problem):
+            return problem.likelihood.information(chunk.outputs)
         targets = chunk.examples.targets
-        free = not self.needs_targets(problem)
-        if targets is None and free:
-            return _information(problem.likelihood, chunk)
 
         def product(u: Tree) -> Tree:
             return hessian_at_outputs(lambda r: tree.total(problem.losses(r, targets)), chunk.outputs, u)
 
-        if free:
-            return _information(problem.likelihood, chunk)._replace(product=product)
-
-        def root() -> DenseRoot:
-            return DenseRoot.of(product, chunk.outputs)
-
-        return AtOutputs(product, lambda e: root().factor(e), lambda u: root().factor_transpose(u))
+        return densely_rooted(product, chunk.outputs)
 
 
 @dataclass(frozen=True)
@@ -171,7 +181,7 @@ class DiagonalFisher(Metric):
     def operator(self, place: Place, linear: Pass | None = None) -> Operator:
         """Return v ↦ diag(F) ∘ v."""
         full = Fisher().operator(place, linear)
-        return DiagonalOperator(full.diagonal(place.key, self.blocks))
+        return DiagonalOperator(full.diagonal(place.key_for(Use.DIAGONAL_FISHER), self.blocks))
 
 
 @dataclass(frozen=True)
@@ -239,7 +249,7 @@ def metric_product(
     problem = Problem(model, likelihood, objective, microbatch)
     if metric.needs_targets(problem) and targets is None:
         raise ValueError(f"{type(metric).__name__} is defined by the data's targets: give targets=.")
-    if targets is not None and isinstance(metric, OWN):
+    if targets is not None and not metric.takes_targets(problem):
         name = type(metric).__name__
         raise ValueError(f"{name} takes no targets: its expectation is over the model's own distribution.")
     examples = problem.examples(params, inputs, targets, weights, context)
@@ -262,15 +272,6 @@ def _terms(metric: Metric) -> tuple[Metric, ...]:
     return metric.terms if isinstance(metric, Sum) else (metric,)
 
 
-def _information(likelihood: Likelihood, chunk: Chunk) -> AtOutputs:
-    r = chunk.outputs
-    return AtOutputs(
-        lambda u: likelihood.fisher(r, u),
-        lambda e: likelihood.factor(r, e),
-        lambda u: likelihood.factor_transpose(r, u),
-    )
-
-
 def _outer_products(scores: Tree, chunk: Chunk) -> AtOutputs:
     """Return (1/S) Σ_k s_k s_kᵀ for scores stacked on a leading axis, each factor of a `Product` on its own."""
     parts = chunk.examples.coefficients
@@ -283,7 +284,7 @@ def _outer_products(scores: Tree, chunk: Chunk) -> AtOutputs:
 
     def blend(_: Array, s: Tree, e: Array) -> Tree:
         scaled = e / jnp.sqrt(jnp.asarray(_count(s), e.dtype))
-        return jax.tree.map(lambda a: jnp.einsum("sn...,ns->n...", a, scaled), s)
+        return jax.tree.map(lambda a: jnp.einsum("sn...,ns->n...", a, scaled, precision="highest"), s)
 
     def factor(e: Tree) -> Tree:
         return jax.tree.map(blend, parts, scores, e)

@@ -6,28 +6,34 @@ J_i is the Jacobian of example i's outputs, c_i its coefficient, M_i a small sym
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from enum import IntEnum
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.likelihood import random_signs
-from natgrad.problem import Chunk, Examples, Pass, Problem, drawn
+from natgrad.likelihood import AtOutputs, random_signs
+from natgrad.problem import Chunk, Examples, Pass, Problem, drawn, over_groups
 from natgrad.tree import Tree
 
 Measure = Callable[[Array, Tree], tuple[Tree, Tree]]
 """From a group's own key and its score."""
 
 
-class AtOutputs(NamedTuple):
-    """M at a chunk's outputs: u ↦ Mu, and a square root C of it, e ↦ Ce and u ↦ Cᵀu."""
+class Use(IntEnum):
+    """What a step draws random numbers for: each use has a key of its own, and so shares no bits with another."""
 
-    product: Callable[[Tree], Tree]
-    factor: Callable[[Tree], Tree]
-    factor_transpose: Callable[[Tree], Tree]
+    SAMPLES = 0
+    """A metric's scores at the outputs."""
+    DIAGONAL_FISHER = 1
+    DIAGONAL = 2
+    JACOBI = 3
+    KRONECKER = 4
+    TERMS = 5
+    """The terms of a sum of metrics."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,13 @@ class Place:
     damping: Array | None = None
     """λ, for the metrics that are tied to it."""
 
-    def linearize(self, microbatch: int | None = None) -> Pass:
+    def key_for(self, use: Use) -> Array:
+        """Return the key of a use."""
+        return jax.random.fold_in(self.key, use)
+
+    def linearize(self) -> Pass:
         """Return the model linearized here."""
-        return self.problem.linearize(self.params, self.examples, self.context, microbatch)
+        return self.problem.linearize(self.params, self.examples, self.context)
 
 
 class Operator:
@@ -77,6 +87,10 @@ class Operator:
         """Return Aᵀ e."""
         raise TypeError(f"{type(self).__name__} has no factor.")
 
+    def rooted(self) -> "Operator":
+        """Return the same matrix, with square roots of M computed once: for many products with A and Aᵀ."""
+        return self
+
     def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each b of `blocks` groups of examples.
 
@@ -99,11 +113,22 @@ class JacobianOperator(Operator):
         self._at = at
         self._linear = place.linearize() if linear is None else linear
         self._weigh = place.problem.likelihood.weigh
+        # M at a batch held whole, computed here: not in each of a solver's products.
+        whole = self._linear.whole
+        self._known = None if whole is None else at(whole)
 
     @property
     def examples(self) -> Examples:
         """The examples the metric averages over."""
         return self._place.examples
+
+    def rooted(self) -> Operator:
+        """Return F with C at hand, unless the batch is held in chunks: then C is computed for each again."""
+        if self._known is None or self._known.rooted is None:
+            return self
+        other = copy(self)
+        other._known = self._known.rooted()
+        return other
 
     def __call__(self, v: Tree) -> Tree:
         """Return F v."""
@@ -131,14 +156,14 @@ class JacobianOperator(Operator):
     def factor(self, v: Tree) -> Tree:
         """Return A v, A_i = √c_i C_iᵀ J_i."""
         return self._linear.map(
-            lambda chunk: self._at(chunk).factor_transpose(self._weigh(_roots(chunk), chunk.jvp(v)))
+            lambda chunk: self._here(chunk).factor_transpose(self._weigh(_roots(chunk), chunk.jvp(v)))
         )
 
     def factor_transpose(self, e: Tree) -> Tree:
         """Return Aᵀ e."""
 
         def part(chunk: Chunk, own: Tree) -> Tree:
-            return chunk.vjp(self._weigh(_roots(chunk), self._at(chunk).factor(own)))
+            return chunk.vjp(self._weigh(_roots(chunk), self._here(chunk).factor(own)))
 
         return self._linear.sum(part, e)
 
@@ -146,21 +171,25 @@ class JacobianOperator(Operator):
         """Measure the groups' scores: one backward pass in all."""
         for_examples, for_signs, for_groups = jax.random.split(key, 3)
         examples = self.examples if size is None else drawn(self.examples, for_examples, blocks, size)
-        longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
 
-        def part(chunk: Chunk) -> tuple[Tree, Tree]:
+        def part(chunk: Chunk) -> Tree:
             keys = example_keys(for_signs, chunk.examples.index)
             at = self._at(chunk)
             space = jax.eval_shape(at.factor_transpose, chunk.outputs)
             signs = jax.tree.map(random_signs, keys, space)
-            own = jax.random.fold_in(for_groups, jnp.min(jax.tree.leaves(chunk.examples.index)[0]))
-            return measure(own, chunk.vjp(self._weigh(_roots(chunk), at.factor(signs))))
+            return chunk.vjp(self._weigh(_roots(chunk), at.factor(signs)))
 
-        place = replace(self._place, examples=examples)
-        return place.linearize(microbatch=-(-longest // blocks)).reduce(part)
+        def group(examples: Examples) -> tuple[Tree, Tree]:
+            own = jax.random.fold_in(for_groups, jnp.min(jax.tree.leaves(examples.index)[0]))
+            return measure(own, replace(self._place, examples=examples).linearize().sum(part))
+
+        return over_groups(group, examples, blocks)
 
     def _weighted(self, chunk: Chunk, u: Tree) -> Tree:
-        return self._weigh(chunk.examples.coefficients, self._at(chunk).product(u))
+        return self._weigh(chunk.examples.coefficients, self._here(chunk).product(u))
+
+    def _here(self, chunk: Chunk) -> AtOutputs:
+        return self._at(chunk) if self._known is None else self._known
 
 
 class SumOperator(Operator):
@@ -195,6 +224,10 @@ class SumOperator(Operator):
         """Return Σ A_kᵀ e_k."""
         products = [term.factor_transpose(part) for term, part in zip(self._terms, e, strict=True)]
         return jax.tree.map(lambda *leaves: sum(leaves), *products)
+
+    def rooted(self) -> Operator:
+        """Return the sum of the terms with their roots."""
+        return SumOperator(*(term.rooted() for term in self._terms))
 
     def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure the terms' scores, one term after another."""
@@ -239,6 +272,10 @@ class Damper(Operator):
     def factor_transpose(self, e: Tree) -> Tree:
         """Return √scale · Aᵀ e."""
         return tree.scale(jnp.sqrt(self._scale), self._inner.factor_transpose(e))
+
+    def rooted(self) -> Operator:
+        """Return the same, of F with its roots."""
+        return Damper(self._scale, self._inner.rooted())
 
     def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure √scale · S_b."""

@@ -10,6 +10,7 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.metric import EmpiricalFisher
+from natgrad.operator import Use
 from natgrad.tree import Tree
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ class Diagonal(Preconditioner):
         """Return r ↦ r / P."""
         if here.place.examples.targets is None:
             raise ValueError("Diagonal needs the batch's targets; with gradient= alone, use Jacobi.")
-        squares = EmpiricalFisher().operator(here.place).diagonal(here.place.key, self.blocks)
+        squares = (
+            EmpiricalFisher().operator(here.place).diagonal(here.place.key_for(Use.DIAGONAL), self.blocks)
+        )
         return _divide_by(squares, here.shift, self.exponent, self.floor), memory
 
 
@@ -74,7 +77,7 @@ class Jacobi(Preconditioner):
     def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
         """Return r ↦ r / P."""
         assert here.metric is not None
-        diagonal = here.metric.diagonal(here.place.key, self.blocks)
+        diagonal = here.metric.diagonal(here.place.key_for(Use.JACOBI), self.blocks)
         return _divide_by(diagonal, here.shift, self.exponent, self.floor), memory
 
 

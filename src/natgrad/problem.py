@@ -166,9 +166,7 @@ class Problem:
 
         return Pass(chunk, examples, self.microbatch)
 
-    def linearize(
-        self, params: Tree, examples: Examples, context: Tree, microbatch: int | None = None
-    ) -> "Pass":
+    def linearize(self, params: Tree, examples: Examples, context: Tree) -> "Pass":
         """Return the model linearized at θ. Vectors live in `working(params)`, float32 at the least."""
 
         def chunk(part: Examples) -> Chunk:
@@ -179,7 +177,7 @@ class Problem:
             transpose = jax.linear_transpose(jvp, working(params))
             return Chunk(part, outputs, jvp, lambda e: transpose(e)[0], new_context)
 
-        return Pass(chunk, examples, microbatch or self.microbatch)
+        return Pass(chunk, examples, self.microbatch)
 
     def linearize_gradient(self, params: Tree, examples: Examples, context: Tree) -> "Pass":
         """Return the gradient linearized at θ: the `jvp` of its chunks is v ↦ Hv, the Hessian's product."""
@@ -217,7 +215,7 @@ class Pass:
     """A sum over examples: whole, with one linearization kept, or chunk by chunk, linearizing each anew."""
 
     def __init__(self, build: Callable[[Examples], Chunk], examples: Examples, microbatch: int | None):
-        longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
+        longest = _longest(examples)
         self.cut = Cut(longest, longest if microbatch is None else microbatch)
         self.examples = examples
         self._build = build
@@ -232,12 +230,13 @@ class Pass:
         if self.whole is not None:
             total, extra = fn(self.whole, *rows)
             return total, jax.tree.map(lambda leaf: leaf[None], extra)
-        return self._scan(lambda part, own: fn(self._build(part), *own), self.examples, rows)
+        return _scan(self.cut, lambda part, own: fn(self._build(part), *own), self.examples, rows)
 
     def sum(self, fn: Callable[..., Tree], *rows: Tree) -> Tree:
         """Return Σ over chunks of fn(chunk, its rows), an fn that is itself a sum over examples.
 
         So each device may add up its own share of every chunk, and the devices' totals are added once, at the end.
+        The model then sees the shares one by one, where `reduce` shows it whole chunks: it must not couple examples.
         """
         apart = not rows and self.whole is None and all(map(self.cut.keeps, jax.tree.leaves(self.examples)))
         examples, shards = dealt(self.examples) if apart else (self.examples, 1)
@@ -248,7 +247,7 @@ class Pass:
             shares = jax.tree.map(lambda leaf: leaf.reshape(shards, -1, *leaf.shape[1:]), part)
             return jax.vmap(lambda share: fn(self._build(share)))(shares), None
 
-        totals, _ = self._scan(each, examples, ())
+        totals, _ = _scan(self.cut, each, examples, ())
         return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), totals)
 
     def map(self, fn: Callable[[Chunk], Tree]) -> Tree:
@@ -262,41 +261,53 @@ class Pass:
 
         return jax.tree.map(join, self.examples.coefficients, stacked)
 
-    def _scan(
-        self, fn: Callable[[Examples, Tree], tuple[Tree, Tree]], examples: Examples, rows: Tree
-    ) -> tuple[Tree, Tree]:
-        """Return Σ of fn's first result over chunks of the examples and rows, and its second stacked."""
-        arranged = _arranged(self.cut, examples), jax.tree.map(self.cut.arrange, rows)
 
-        # Under differentiation a chunk is computed again rather than kept: memory stays flat.
-        @jax.checkpoint
-        def share(number: Array) -> tuple[Tree, Tree]:
-            return fn(*jax.tree.map(lambda leaf: self.cut.chunk(leaf, number), arranged))
-
-        def body(total: Tree, number: Array) -> tuple[Tree, Tree]:
-            more, extra = share(number)
-            return tree.add(total, more), extra
-
-        numbers = jnp.arange(self.cut.count, dtype=jnp.int32)
-        return jax.lax.scan(body, zeros_of(lambda: share(numbers[0])[0]), numbers)
+def over_groups(
+    fn: Callable[[Examples], tuple[Tree, Tree]], examples: Examples, groups: int
+) -> tuple[Tree, Tree]:
+    """Return Σ over groups of examples of fn's first result, and its second from every group, stacked."""
+    longest = _longest(examples)
+    cut = Cut(longest, -(-longest // groups))
+    return _scan(cut, lambda part, _: fn(part), examples, ())
 
 
 def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
     """Return so many groups of neighbours, drawn at random; their coefficients make up for the ones left out."""
-    longest = max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
-    cut = Cut(longest, size)
+    cut = Cut(_longest(examples), size)
     if groups >= cut.count:
         return examples
     chosen = jax.random.permutation(key, cut.count)[:groups]
 
-    few = jax.tree.map(lambda leaf: cut.chunks(leaf, chosen), _arranged(cut, examples))
-    return few._replace(coefficients=tree.scale(cut.count / groups, few.coefficients))
+    arranged = jax.tree.map(cut.arrange, examples)
+    few = jax.tree.map(lambda leaf: cut.chunks(leaf, chosen), arranged)
+    coefficients = jax.tree.map(lambda leaf: cut.chunks_with_zeros(leaf, chosen), arranged.coefficients)
+    return few._replace(coefficients=tree.scale(cut.count / groups, coefficients))
 
 
-def _arranged(cut: Cut, examples: Examples) -> Examples:
-    """Return the examples as the cut has them; what fills a group up has coefficient 0: it adds nothing."""
-    zeroed = jax.tree.map(cut.arrange_with_zeros, examples.coefficients)
-    return jax.tree.map(cut.arrange, examples)._replace(coefficients=zeroed)
+def _scan(
+    cut: Cut, fn: Callable[[Examples, Tree], tuple[Tree, Tree]], examples: Examples, rows: Tree
+) -> tuple[Tree, Tree]:
+    """Return Σ of fn's first result over chunks of the examples and rows, and its second stacked."""
+    arranged = jax.tree.map(cut.arrange, (examples, rows))
+
+    # Under differentiation a chunk is computed again rather than kept: memory stays flat.
+    @jax.checkpoint
+    def share(number: Array) -> tuple[Tree, Tree]:
+        part, own = jax.tree.map(lambda leaf: cut.chunk(leaf, number), arranged)
+        # What fills a chunk up has coefficient 0: it adds nothing.
+        coefficients = jax.tree.map(lambda leaf: cut.chunk_with_zeros(leaf, number), arranged[0].coefficients)
+        return fn(part._replace(coefficients=coefficients), own)
+
+    def body(total: Tree, number: Array) -> tuple[Tree, Tree]:
+        more, extra = share(number)
+        return tree.add(total, more), extra
+
+    numbers = jnp.arange(cut.count, dtype=jnp.int32)
+    return jax.lax.scan(body, zeros_of(lambda: share(numbers[0])[0]), numbers)
+
+
+def _longest(examples: Examples) -> int:
+    return max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
 
 
 def _weighted(examples: Examples, losses: Tree) -> Tree:

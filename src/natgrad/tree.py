@@ -1,7 +1,7 @@
 """The vector space of pytrees: what a solver needs to know about parameters.
 
 A vector is any pytree of floating arrays of one structure. Nothing here ravels: leaves keep their
-shapes, dtypes and shardings.
+shapes, dtypes and shardings. Every product of matrices asks for full precision: accelerators take less by default.
 """
 
 from collections.abc import Callable
@@ -119,7 +119,7 @@ def is_finite(*trees: Tree) -> Array:
 def _sum(scalars: list[Array]) -> Array:
     """Return the sum of one scalar a leaf, as a product: XLA would fuse a plain sum anew into each leaf's kernel."""
     stacked = jnp.stack(scalars)
-    return jnp.dot(stacked, jnp.ones_like(stacked))
+    return jnp.dot(stacked, jnp.ones_like(stacked), precision="highest")
 
 
 def _as(a: Any, leaf: Array) -> Array:
@@ -137,7 +137,7 @@ def combine(z: Array, rows: Tree) -> Tree:
     def one(leaf: Array) -> Array:
         weights = z.astype(leaf.dtype)
         if leaf.shape[0] > FEW:
-            return jnp.tensordot(weights, leaf, axes=1)
+            return jnp.tensordot(weights, leaf, axes=1, precision="highest")
         # A few rows are cheaper as sums, which fuse with what comes after.
         return reduce(jnp.add, [weights[i] * leaf[i] for i in range(leaf.shape[0])])
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from natgrad.metric import OWN
 from natgrad.problem import Stateful
 from natgrad.tree import Tree
 
@@ -127,7 +126,7 @@ def _batch(name: str, batch: Any, needs_targets: bool) -> None:
 
 def _metric(opt: "Optimizer", data: "Data") -> None:
     kind = type(opt.metric).__name__
-    if data.metric_targets is not None and isinstance(opt.metric, OWN):
+    if data.metric_targets is not None and not opt.metric.takes_targets(opt.problem):
         raise ValueError(f"{kind} takes no labels: its expectation is over the model's own distribution.")
     if data.metric_inputs is None:
         if data.metric_targets is not None:

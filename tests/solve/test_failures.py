@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from natgrad.solve import CG, MINRES, MinresQLP, Reason
 
@@ -179,3 +180,49 @@ def test_scipy_minres_failure_is_least_squares_here():
     assert Reason.name_of(solution.reason) == "least squares"
     np.testing.assert_allclose(solution.x, [1, 1 / 2, 1 / 3, 0], atol=1e-12)
     np.testing.assert_allclose(solution.residual, 1, rtol=1e-12)
+
+
+def laplacian(size):
+    """A path's: singular, and with a general right-hand side inconsistent."""
+    ends = np.r_[1, 2 * np.ones(size - 2), 1]
+    return np.diag(ends) - np.eye(size, k=1) - np.eye(size, k=-1)
+
+
+SINGULAR = [laplacian(60), 1e-4 * laplacian(60), 1e-8 * laplacian(60)]
+CLAIMS = {
+    "hilbert": [
+        (scipy.linalg.hilbert(n).astype(np.float32), c * np.ones(n, np.float32), 1e-4)
+        for n in (4, 8)
+        for c in (1e-6, 1.0, 1e3, 1e6)
+    ],
+    "scaled": [(laplacian(60), c * np.ones(60), 1e-8) for c in (1.0, 1e3, 1e6, 1e9)],
+    "jacobi": [(A, 1 / np.diag(A), 1e-6) for A in SINGULAR],
+}
+
+
+@pytest.mark.parametrize("kind", [MINRES, MinresQLP])
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_claim_with_a_preconditioner_is_about_the_system_itself(kind, name):
+    """Not about the preconditioned one, whose norm may be larger by any factor."""
+    for A, M, rtol in CLAIMS[name]:
+        b = (np.random.default_rng(0).normal(size=len(A)) + 0.3).astype(A.dtype)
+        solution = jax.jit(
+            lambda A, b, M, rtol=rtol: kind(rtol=rtol)(lambda v: A @ v, b, precondition=lambda q: M * q)
+        )(A, b, M)
+        A, x = A.astype(np.float64), np.asarray(solution.x, np.float64)
+        r = b - A @ x
+        if solution.reason == Reason.LEAST_SQUARES:
+            assert np.linalg.norm(A @ r) <= 1.01 * rtol * np.linalg.norm(A, 2) * np.linalg.norm(r)
+        if solution.reason == Reason.SOLVED:
+            assert np.linalg.norm(r) <= 1.5 * rtol * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("kind", [MINRES, MinresQLP])
+@pytest.mark.parametrize("scale", [1e-9, 1e-3, 1e6, 1e9])
+def test_a_multiple_of_the_identity_as_preconditioner_changes_nothing(kind, scale):
+    A = laplacian(60)
+    b = np.random.default_rng(0).normal(size=60) + 0.3
+    plain = jax.jit(lambda: kind(rtol=1e-8)(lambda v: A @ v, b))()
+    scaled = jax.jit(lambda: kind(rtol=1e-8)(lambda v: A @ v, b, precondition=lambda r: scale * r))()
+    assert Reason.name_of(plain.reason) == Reason.name_of(scaled.reason) == "least squares"
+    np.testing.assert_allclose(b - A @ scaled.x, b - A @ plain.x, atol=1e-6)

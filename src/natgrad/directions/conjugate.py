@@ -92,6 +92,11 @@ class Conjugate(Direction):
     inner: Direction = Natural()
     beta: PolakRibiere = PolakRibiere()
 
+    @property
+    def needs_metric(self) -> bool:  # type: ignore[override]
+        """Whether the inner direction does."""
+        return self.inner.needs_metric
+
     def init(self, theta: Tree) -> ConjugateMemory:
         """Return no direction."""
         zero = tree.zeros_like(theta)
@@ -107,6 +112,10 @@ class Conjugate(Direction):
         direction = tree.where(downhill, direction, tree.scale(-1, natural))
         kept = ConjugateMemory(inner.memory, natural, tree.vdot(here.gradient, natural), direction)
         return Rows(tree.stack(direction), kept, inner.solver)
+
+    def remember(self, memory: ConjugateMemory, step: Tree) -> ConjugateMemory:
+        """Let the inner direction have the step."""
+        return memory._replace(inner=self.inner.remember(memory.inner, step))
 
     def forget(self, before: ConjugateMemory, after: ConjugateMemory) -> ConjugateMemory:
         """Restart from the natural gradient."""

@@ -115,7 +115,7 @@ class Tonga(Direction):
             lead, top = vectors[:, -self.rank :] * w[:, None], values[-self.rank :]
 
             def project(leaf: Array) -> Array:
-                kept = jnp.tensordot(lead.T.astype(leaf.dtype), leaf, axes=1)
+                kept = jnp.tensordot(lead.T.astype(leaf.dtype), leaf, axes=1, precision="highest")
                 return jnp.zeros_like(leaf).at[: self.rank].set(kept)
 
             index = jnp.arange(w.shape[0], dtype=jnp.int32)

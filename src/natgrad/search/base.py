@@ -6,6 +6,7 @@ the loss at θ.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -17,6 +18,8 @@ from natgrad.tree import Tree
 
 Probe = Callable[[Array], Array]
 """z ↦ L(θ + zᵀB) − L(θ)."""
+# Not in the reduced precision that accelerators take for products.
+_exactly = partial(jnp.matmul, precision="highest")
 
 
 class Local(NamedTuple):
@@ -115,8 +118,8 @@ class QuadraticModel(Search):
         cutoff = jnp.sqrt(jnp.finfo(values.dtype).eps) / 300 if self.cutoff is None else self.cutoff
         kept = ~(values <= cutoff * jnp.max(values))
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
-        z = -(vectors @ (inverse * (vectors.T @ (local.slopes / scale)))) / scale
-        return Found(z, curvature=None if metric.damps else z @ metric_part @ z)
+        z = -_exactly(vectors, inverse * _exactly(vectors.T, local.slopes / scale)) / scale
+        return Found(z, curvature=None if metric.damps else _exactly(z, _exactly(metric_part, z)))
 
 
 def if_seen(local: Local, z: Array, change: Array) -> Found:

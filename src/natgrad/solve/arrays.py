@@ -56,7 +56,9 @@ def _call(method: Any, A: Any, b: Any, x0: Any, options: dict[str, Any]) -> tupl
 
 @partial(jax.jit, static_argnums=0)
 def _solve(solver: Any, A: Any, b: Any, x0: Any, M: Any, shift: Any) -> Solution:
-    return solver(lambda v: A @ v, b, x0, None if M is None else lambda r: M @ r, shift=shift)
+    # A may be sparse, whose products take no precision of their own.
+    with jax.default_matmul_precision("highest"):
+        return solver(lambda v: A @ v, b, x0, None if M is None else lambda r: M @ r, shift=shift)
 
 
 def _matrix(A: Any, dtype: Any) -> Any:

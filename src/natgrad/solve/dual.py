@@ -1,7 +1,7 @@
 """The dual solve: invert in the space of outputs, when that is smaller than the space of parameters."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,15 @@ class FactoredOperator(Protocol):
         ...
 
 
+@runtime_checkable
+class RootedOperator(Protocol):
+    """An operator that can make its factor's products cheaper."""
+
+    def rooted(self) -> Any:
+        """Return the same operator, ready for many of them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Dual:
     """Solve (AᵀA + λI) n = g exactly through the m×m Gram matrix K = AAᵀ, m = examples × outputs.
@@ -46,9 +55,15 @@ class Dual:
     block: int = 32
     """Rows of K computed at a time: memory is `block` parameter vectors beside K."""
 
-    def __call__(self, operator: FactoredOperator, b: Tree, shift: Any) -> Solution:
+    def __call__(
+        self, operator: FactoredOperator, b: Tree, shift: Any, *, x0: Any = None, precondition: Any = None
+    ) -> Solution:
         """Solve (F + shift·I) x = b."""
+        if x0 is not None or precondition is not None:
+            raise ValueError("Dual solves at once: it takes no warm start, x0= or precondition=.")
         _refuse_zero(shift)
+        # A metric of natgrad's may have to compute its factor first: once, not for each row of K.
+        operator = operator.rooted() if isinstance(operator, RootedOperator) else operator
         wide = tree.dtype(b)
         shift = jnp.asarray(shift, wide)
         b_norm = tree.norm(b)

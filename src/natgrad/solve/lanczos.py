@@ -26,6 +26,8 @@ class Lanczos(NamedTuple):
     """β_k²: negative if M is not positive definite, NaN after a NaN in A or M."""
     memory: "Memory | None"
     """Earlier vectors, when orthogonality is enforced."""
+    stretch: Array | None
+    """The largest ‖Av_j‖/‖v_j‖: what is known of ‖A‖ where the recurrence is that of M^−½AM^−½; None without M."""
 
 
 class Memory(NamedTuple):
@@ -48,6 +50,7 @@ class Ahead(NamedTuple):
     beta: Array
     squared: Array
     memory: "Memory | None"
+    stretch: Array | None
 
 
 def start(b: Tree, precondition: Operator | None, remember: int = 0) -> Lanczos:
@@ -56,27 +59,34 @@ def start(b: Tree, precondition: Operator | None, remember: int = 0) -> Lanczos:
     if remember:
         ring = jax.tree.map(lambda leaf: jnp.zeros((remember, *leaf.shape), leaf.dtype), b)
         memory = Memory(ring, ring, jnp.array(0, jnp.int32))
-    return proceed(_measured(precondition, tree.zeros_like(b), b, memory), b)
+    ahead = _measured(precondition, tree.zeros_like(b), b, memory)
+    if precondition is not None:
+        ahead = ahead._replace(stretch=jnp.zeros_like(ahead.beta))
+    return proceed(ahead, b)
 
 
 def step(product: Operator, precondition: Operator | None, state: Lanczos) -> tuple[Tree, Array, Ahead]:
     """Return v_k, α_k and what is ahead: one product, in the inner product of M⁻¹."""
-    pull, q, v, _, _, memory = state
+    pull, q, v, _, _, memory, stretch = state
     v = q if v is None else v
-    u = tree.sub(product(v), pull)
+    image = product(v)
+    if stretch is not None:
+        more = tree.length(image) / tree.length(v)
+        stretch = jnp.where(jnp.isfinite(more), jnp.maximum(stretch, more), stretch)
+    u = tree.sub(image, pull)
     alpha = tree.vdot(v, u)
     u = tree.axpy(-alpha, q, u)
     if memory is not None:
         memory = _remember(memory, v, q)
         u = _orthogonalize(memory, u)
-    return v, alpha, _measured(precondition, q, u, memory)
+    return v, alpha, _measured(precondition, q, u, memory)._replace(stretch=stretch)
 
 
 def _measured(precondition: Operator | None, q: Tree, r: Tree, memory: Memory | None) -> Ahead:
     """Measure β = √(rᵀM⁻¹r)."""
     z = None if precondition is None else precondition(r)
     squared = tree.vdot(r, r if z is None else z)
-    return Ahead(q, r, z, jnp.sqrt(squared), squared, memory)
+    return Ahead(q, r, z, jnp.sqrt(squared), squared, memory, None)
 
 
 def proceed(ahead: Ahead, earlier: Tree) -> Lanczos:
@@ -90,7 +100,7 @@ def proceed(ahead: Ahead, earlier: Tree) -> Lanczos:
     pull = times(ahead.beta, ahead.q, earlier)
     newer = times(inverse, ahead.r, pull)
     v = None if ahead.z is None else times(inverse, ahead.z, earlier)
-    return Lanczos(pull, newer, v, ahead.beta, ahead.squared, ahead.memory)
+    return Lanczos(pull, newer, v, ahead.beta, ahead.squared, ahead.memory, ahead.stretch)
 
 
 def _remember(memory: Memory, v: Tree, q: Tree) -> Memory:
@@ -102,8 +112,7 @@ def _remember(memory: Memory, v: Tree, q: Tree) -> Memory:
 
 def _orthogonalize(memory: Memory, u: Tree) -> Tree:
     """Return u − Σ_j (v_jᵀu) q_j: rounding makes Lanczos vectors forget each other (Paige 1971)."""
-    parts = jax.tree.map(lambda ring, leaf: jnp.tensordot(ring, leaf, axes=leaf.ndim), memory.v, u)
-    overlaps = jnp.sum(jnp.stack(jax.tree.leaves(parts)), axis=0)
+    overlaps = tree.inner(memory.v, tree.stack(u))[:, 0]
     return tree.sub(u, tree.combine(overlaps, memory.q))
 
 

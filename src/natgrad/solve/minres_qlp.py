@@ -115,7 +115,9 @@ def _krylov(rules: Rules, product: Operator, precondition: Operator | None, b: T
     else:
         drop_last = jnp.isin(state.reason, jnp.array(SINGULAR, jnp.int32))
         x = assemble(state.vectors, scalars.right, scalars.in_qlp, drop_last)
-    return Attempt(x, state.iteration, scalars.norm, scalars.condition, scalars.normal, state.reason)
+    norm, stretch = scalars.norm, state.lanczos.stretch
+    own = norm if stretch is None else stretch
+    return Attempt(x, state.iteration, norm, own, scalars.condition, scalars.normal, state.reason)
 
 
 def _initial(rules: Rules, start: lanczos.Lanczos) -> _State:

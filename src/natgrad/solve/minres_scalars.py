@@ -104,7 +104,9 @@ def advance(
     # squares (TOMS algorithm 937).
     settled = jnp.hypot(right.chi, right.mu_1)
     singular = gamma <= tiny
-    max_length = rules.max_length if rules.absolute_length else rules.max_length / norm
+    # With a preconditioner M, lengths here are those of M^½x, and β_1 that of M^−½b, which may be far from 1.
+    unit = tree.power_of_two(beta_1)
+    max_length = rules.max_length if rules.absolute_length else unit * rules.max_length / norm
     like_least_squares = jnp.minimum(old.relative_normal, relative_normal) < old.relative_residual
     bounded = like_least_squares | rules.absolute_length
     overlong = (jnp.hypot(settled, right.mu) > max_length) & bounded

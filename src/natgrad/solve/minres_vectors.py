@@ -50,7 +50,7 @@ def qlp_map_after_minres(moves: Array, before: Right) -> Array:
     """
     passage = _matrix([before.gamma_1_before, before.theta, 0], [0, before.gamma, 0], [0, 0, 1])
     returned = _matrix([0, 0, 0], [0, 0, 0], [-before.mu_1, -before.mu, 0])
-    return (moves + returned) @ passage
+    return jnp.matmul(moves + returned, passage, precision="highest")
 
 
 def stay(dtype: Any) -> Array:

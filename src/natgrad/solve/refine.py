@@ -31,6 +31,9 @@ class Attempt(NamedTuple):
     x: Tree
     iterations: Array
     norm: Array
+    """The recurrence's estimate of the norm: of the preconditioned operator."""
+    own_norm: Array
+    """A lower estimate of ‖A‖ itself: by it a claim about A is judged."""
     condition: Array
     normal: Array
     """Its estimate of ‖Ar‖."""
@@ -43,6 +46,7 @@ class _Progress(NamedTuple):
     residual: Array
     iterations: Array
     norm: Array
+    own_norm: Array
     condition: Array
     normal: Array
     reason: Array
@@ -78,11 +82,11 @@ def refine(
         r = residual(product, b, x)
         r_norm = tree.norm(r)
         met = meets(r_norm, target)
-        norm = jnp.maximum(so_far.norm, found.norm)
+        own_norm = jnp.maximum(so_far.own_norm, found.own_norm)
         # A limit may have stopped a least-squares problem that was done: one more product tells.
         asked = ~met & (found.reason != RUNNING)
         normal = jax.lax.cond(asked, lambda r: tree.norm(product(r)), lambda r: found.normal, r)
-        least_squares = asked & (normal <= rtol * norm * r_norm) & (rtol > 0)
+        least_squares = asked & (normal <= rtol * own_norm * r_norm) & (rtol > 0)
 
         # The first answer counts, whatever it is; a second one only if it is better.
         first = so_far.iterations == 0
@@ -98,7 +102,8 @@ def refine(
             r=kept_r,
             residual=jnp.where(better, r_norm, so_far.residual),
             iterations=iterations,
-            norm=norm,
+            norm=jnp.maximum(so_far.norm, found.norm),
+            own_norm=own_norm,
             condition=jnp.maximum(so_far.condition, found.condition),
             normal=jnp.where(better, normal, so_far.normal),
             reason=jnp.where(least_squares, Reason.LEAST_SQUARES, _denied(found.reason)).astype(jnp.int32),
@@ -109,13 +114,13 @@ def refine(
     zero = jnp.zeros_like(b_norm)
     ready = jnp.where(meets(r_norm, target), Reason.SOLVED, RUNNING).astype(jnp.int32)
     count = jnp.array(0, jnp.int32)
-    start = _Progress(x, r, r_norm, count, zero, zero, nothing, ready, ready == RUNNING)
+    start = _Progress(x, r, r_norm, count, zero, zero, zero, nothing, ready, ready == RUNNING)
     end = jax.lax.while_loop(lambda s: s.again, attempt, start)
 
     met = meets(end.residual, target)
     reason = end.reason
     if backward_error:
-        stable = ~met & (end.residual <= rtol * (end.norm * tree.norm(end.x) + b_norm))
+        stable = ~met & (end.residual <= rtol * (end.own_norm * tree.norm(end.x) + b_norm))
         reason = jnp.where(stable & (reason == Reason.STALLED), Reason.BACKWARD_STABLE, reason)
 
     x = tree.where(b_norm == 0, tree.zeros_like(b), end.x)

@@ -16,7 +16,7 @@ class Reason(IntEnum):
     LEAST_SQUARES = 1
     """No exact solution exists; x minimizes ‖b − Ax‖: ‖Ar‖ ≤ rtol ‖A‖ ‖r‖."""
     MAXITER = 2
-    """The iterations ran out; x is the best so far. For a truncated solve this is the normal end."""
+    """The iterations ran out; x is the last iterate. For a truncated solve this is the normal end."""
     PROGRESS = 3
     """The quadratic model stopped improving (Martens' rule); x is good enough for a step, not a solution."""
     X_TOO_LARGE = 4
@@ -52,9 +52,9 @@ class Solution(NamedTuple):
     normal_residual: Array
     """‖A(b − Ax)‖ where the solver computes or estimates it; NaN where it does not."""
     norm: Array
-    """A lower estimate of ‖A‖ from the recurrence; NaN where the solver has none."""
+    """A lower estimate of ‖A‖ from the recurrence, with a preconditioner M of ‖M^−½AM^−½‖; NaN where there is none."""
     condition: Array
-    """An estimate of cond(A) from the recurrence; NaN where the solver has none."""
+    """An estimate of cond(A) from the recurrence, with a preconditioner of cond(M^−½AM^−½); NaN where there is none."""
     reason: Array
     """A `Reason`, as an integer array."""
     snapshots: Any = None
