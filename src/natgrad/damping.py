@@ -1,5 +1,6 @@
 """λ, and its answer to what a step did: ρ = actual / predicted change of the loss."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -54,7 +55,7 @@ class Evidence(NamedTuple):
     """The last step's dᵀFd on this batch over that on its own; 1 where it is not known."""
     fresh: Array
     """Whether this batch is another than the last one: its loss is not what the last step left behind."""
-    count: Array
+    steps: Array
     """The number of the step."""
 
 
@@ -76,6 +77,8 @@ class Damping:
     """Whether the rule asks for ρ, which costs an evaluation of the loss."""
     needs_stretch: bool = False
     """Whether the rule asks for the last step's length on the next batch, which costs one JVP."""
+    bounds: tuple[float, float] = (0.0, math.inf)
+    """The least and the largest λ."""
 
     @property
     def calibrates(self) -> bool:
@@ -115,7 +118,7 @@ class Constant(Damping):
 
     def answer(self, damping: Array, record: Any, seen: Evidence) -> tuple[Array, Any, Array]:
         """Return λ at the next step, whatever this one did."""
-        following = self._at(seen.count + 1, damping.dtype)
+        following = self._at(seen.steps + 1, damping.dtype)
         # The state holds no NaN, whatever a schedule may say.
         kept = jnp.where(jnp.isfinite(following) & (following >= 0), following, damping)
         return kept, record, jnp.asarray(Answer.KEPT, jnp.int32)
@@ -272,7 +275,7 @@ class Calibration(NamedTuple):
 
 
 def calibrated(
-    rule: LevenbergMarquardt, step: Callable[[Any], tuple[Any, Any, Any]], state: Any
+    rule: Damping, step: Callable[[Any], tuple[Any, Any, Any]], state: Any
 ) -> tuple[Any, Any, Any]:
     """Return the step of a state. Until one is taken, it is tried with one λ after another until ρ is right."""
     looking = state.record.sure == 0

@@ -198,8 +198,9 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Pro
     return Proposal(loss, gradient, rows, slopes, start, own, context), metric
 
 
-def probe(opt: Optimizer, params: Tree, data: Data, start: Start, rows: Tree, z: Array) -> Array:
+def probe(opt: Optimizer, params: Tree, data: Data, start: Start | None, rows: Tree, z: Array) -> Array:
     """Return the change of the loss on the search batch from θ to θ + zᵀB."""
+    assert start is not None
     moved, _, _ = _move(opt, params, rows, z)
     return _change(opt, params, moved, data, data.search_batch, start)
 
@@ -240,7 +241,7 @@ def commit(
         suspect=outcome == Outcome.NONFINITE_METRIC,
         stretch=stretch,
         fresh=_fresh(state, proposal),
-        count=state.steps,
+        steps=state.steps,
     )
     damping, record, answer = opt.damping.answer(state.damping, state.record, seen)
 
