@@ -67,7 +67,7 @@ class Record(NamedTuple):
     sure: Array
     """λ of the last step that was taken; 0 before the first."""
     settled: Array
-    """Whether λ has met its first failure on fresh batches: from then on it falls slowly."""
+    """Above 0 once λ has risen on fresh batches: it then falls slowly, until 3 batches in a row are the same."""
 
 
 class Damping:
@@ -188,7 +188,7 @@ class LevenbergMarquardt(Damping):
 
     def record(self, dtype: Any) -> Record:
         """Return no moves."""
-        return Record(jnp.zeros((), jnp.int32), jnp.zeros((), dtype), jnp.array(False))
+        return Record(jnp.zeros((), jnp.int32), jnp.zeros((), dtype), jnp.zeros((), jnp.int32))
 
     @property
     def calibrates(self) -> bool:
@@ -215,9 +215,11 @@ class LevenbergMarquardt(Damping):
         row = jnp.where(
             rises, jnp.minimum(record.rises + 1, 3), jnp.where(why == Answer.KEPT_REFUSED, record.rises, 0)
         )
-        settled = seen.fresh & (record.settled | rises)
+        # Two batches may have the same loss by chance; three in a row are one batch.
+        again = jnp.where((record.settled > 0) | rises, 3, 0).astype(jnp.int32)
+        settled = jnp.where(seen.fresh, again, jnp.maximum(record.settled - 1, 0))
         sure_fall = jnp.where(seen.rho > 0.9, self.lower_by**3, self.lower_by)
-        fall = jnp.where(settled, self.raise_by ** (-1 / 8), sure_fall)
+        fall = jnp.where(settled > 0, self.raise_by ** (-1 / 8), sure_fall)
         rise = self.raise_by ** row.astype(damping.dtype)
         factor = jnp.where(falls, fall, jnp.where(rises, rise, 1)).astype(damping.dtype)
         moved = jnp.clip(damping * factor, *self.bounds)

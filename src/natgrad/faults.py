@@ -12,9 +12,9 @@ from jax import Array
 
 from natgrad import frozen, tree, validate
 from natgrad.likelihood import Bernoulli, Categorical, Likelihood, Poisson, Product
-from natgrad.metric import OWN, Metric
+from natgrad.metric import Metric
 from natgrad.operator import Place
-from natgrad.problem import Examples, Model, Problem, Stateful, _evaluate, working
+from natgrad.problem import Examples, Model, Problem, Stateful, evaluate, working
 from natgrad.tree import Tree
 
 
@@ -47,7 +47,7 @@ class Case:
 
     def run(self, params: Tree, inputs: Tree) -> Tree:
         # Not jitted: a jitted function would draw its random numbers once, when it is traced.
-        return _evaluate(self.problem.model, params, inputs, self.context)[0]
+        return evaluate(self.problem.model, params, inputs, self.context)
 
     def pairs(self) -> list[tuple[Likelihood, Any, Any]]:
         """Return (likelihood, outputs, targets) for each factor."""
@@ -87,7 +87,7 @@ def prepare(
         validate._batch("batch", batch, True)
         inputs, targets, weights = (*batch, None)[:3]
         examples = problem.examples(params, inputs, targets, weights, context)
-        outputs = _evaluate(model, params, inputs, context)[0]
+        outputs = evaluate(model, params, inputs, context)
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
         raise Stop(Fault("shapes", found, _advice(model, params, batch, context))) from error
@@ -101,7 +101,7 @@ def _advice(model: Model, params: Tree, batch: Any, context: Tree) -> str:
     except (TypeError, ValueError):
         return "Give the batch as (inputs, targets) or (inputs, targets, weights), all of them arrays."
     try:
-        jax.eval_shape(lambda p, x, c: _evaluate(model, p, x, c)[0], params, batch[0], context)
+        jax.eval_shape(partial(evaluate, model), params, batch[0], context)
     except Exception:
         return "The model is called as model(params, inputs), or with context= as model(params, inputs, context)."
     return "The model runs. Make its outputs, the targets and the weights fit: one row each per example."
@@ -224,7 +224,7 @@ def independence(case: Case) -> Found:
 def metric(case: Case, metric: Metric, key: Array) -> Found:
     """Look at uᵀFv, vᵀFu and vᵀFv for random u and v."""
     examples = case.examples
-    if isinstance(metric, OWN):
+    if not metric.takes_targets(case.problem):
         examples = examples._replace(targets=None)
 
     # Jitted: one compilation is quicker than one per operation.

@@ -222,10 +222,6 @@ class StructuralDamping(Metric):
         return Damper(mu, inner)
 
 
-OWN = (Fisher, MonteCarloFisher, DiagonalFisher, StructuralDamping)
-"""The metrics of the model's own distribution: labels have no place in them, and are refused."""
-
-
 def metric_product(
     model: Model,
     likelihood: Likelihood,

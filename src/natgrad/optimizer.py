@@ -236,8 +236,7 @@ def commit(
         rho=rho,
         taken=accepted,
         unmeasurable=unmeasurable,
-        blameless=(outcome == Outcome.NONFINITE_GRADIENT)
-        | ((outcome == Outcome.NONFINITE_LOSS) & ~_starts_finite(opt, proposal, start)),
+        blameless=_blameless(opt, outcome, proposal, start),
         suspect=outcome == Outcome.NONFINITE_METRIC,
         stretch=stretch,
         fresh=_fresh(state, proposal),
@@ -457,9 +456,11 @@ def _stretch(state: State, metric: Operator | None, proposal: Proposal) -> Array
     one = jnp.ones_like(state.damping)
     if metric is None or not isinstance(state.last, LastStep):
         return one
-    known = state.last.curvature > 0
-    now = metric.divergence(state.last.step)
-    return jnp.where(known & jnp.isfinite(now), now / jnp.where(known, state.last.curvature, 1), one)
+    last = state.last
+    # Far above the metric's own size λ sets the length of steps alone, not how they stretch.
+    known = (last.curvature > 0) & (state.damping * tree.vdot(last.step, last.step) < 10 * last.curvature)
+    now = metric.divergence(last.step)
+    return jnp.where(known & jnp.isfinite(now), now / jnp.where(known, last.curvature, 1), one)
 
 
 def _fresh(state: State, proposal: Proposal) -> Array:
@@ -482,6 +483,15 @@ def _last(opt: Optimizer, state: State, accepted: Array, step: Tree, curvature: 
         jnp.where(usable, curvature, zero),
         jnp.where(usable & jnp.isfinite(loss), loss, zero),
     )
+
+
+def _blameless(opt: Optimizer, outcome: Array, proposal: Proposal, start: Start) -> Array:
+    """Tell whether what was not finite was so at θ: the gradient, a loss, the products the solver was given."""
+    theta = outcome == Outcome.NONFINITE_GRADIENT
+    theta |= (outcome == Outcome.NONFINITE_LOSS) & ~_starts_finite(opt, proposal, start)
+    if proposal.rows.solver is None:
+        return theta
+    return theta | ((outcome == Outcome.NONFINITE_METRIC) & (proposal.rows.solver.reason == Reason.NONFINITE))
 
 
 def _starts_finite(opt: Optimizer, proposal: Proposal, start: Start) -> Array:

@@ -8,6 +8,7 @@ chunk by chunk in flat memory. The coefficients c carry the normalization, so a 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -82,6 +83,8 @@ class Chunk(NamedTuple):
     jvp: Callable[[Tree], Tree]
     vjp: Callable[[Tree], Tree]
     context: Tree
+    eps: float = 0.0
+    """The rounding error of the outputs, as the model returned them."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +115,19 @@ class Problem:
 
         The examples' rounding errors are independent: that of their sum is √Σ (c_i ℓ_i)².
         """
+        eps = 0.0
+
+        def own(chunk: Chunk) -> Tree:
+            nonlocal eps
+            eps = chunk.eps
+            return self.losses(chunk.outputs, chunk.examples.targets)
+
         if at.whole is not None:
-            before = Before(at.whole.outputs, None)
-            losses = self.losses(at.whole.outputs, at.examples.targets)
+            losses, before = own(at.whole), Before(at.whole.outputs, None)
         else:
-            losses = at.map(lambda chunk: self.losses(chunk.outputs, chunk.examples.targets))
+            losses = at.map(own)
             before = Before(None, losses)
         weighted = _weighted(at.examples, losses)
-        eps = jnp.finfo(tree.dtype(weighted)).eps
         return Start(tree.total(weighted), before, ROUNDING * eps * tree.norm(weighted))
 
     def change(self, params: Tree, examples: Examples, context: Tree, start: Start) -> Array:
@@ -146,7 +154,7 @@ class Problem:
         lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(inputs)}
         if not lengths or () in lengths or (0,) in lengths:
             raise ValueError("The batch is empty, or an input has no example axis.")
-        outputs = jax.eval_shape(lambda p, x, c: _evaluate(self.model, p, x, c)[0], params, inputs, context)
+        outputs = jax.eval_shape(partial(evaluate, self.model), params, inputs, context)
         _check_outputs(self.likelihood, outputs, lengths)
         if targets is not None:
             if self.objective is None:
@@ -162,7 +170,7 @@ class Problem:
 
         def chunk(part: Examples) -> Chunk:
             outputs, new_context = _evaluate(self.model, params, part.inputs, context)
-            return Chunk(part, outputs, _not_linearized, _not_linearized, new_context)
+            return Chunk(part, working(outputs), _not_linearized, _not_linearized, new_context, _eps(outputs))
 
         return Pass(chunk, examples, self.microbatch)
 
@@ -170,12 +178,19 @@ class Problem:
         """Return the model linearized at θ. Vectors live in `working(params)`, float32 at the least."""
 
         def chunk(part: Examples) -> Chunk:
+            eps = 0.0
+
             def model(p: Tree) -> Any:
-                return _evaluate(self.model, tree.cast_like(p, params), part.inputs, context)
+                nonlocal eps
+                outputs, context_after = _evaluate(
+                    self.model, tree.cast_like(p, params), part.inputs, context
+                )
+                eps = _eps(outputs)
+                return working(outputs), context_after
 
             outputs, jvp, new_context = jax.linearize(model, working(params), has_aux=True)
             transpose = jax.linear_transpose(jvp, working(params))
-            return Chunk(part, outputs, jvp, lambda e: transpose(e)[0], new_context)
+            return Chunk(part, outputs, jvp, lambda e: transpose(e)[0], new_context, eps)
 
         return Pass(chunk, examples, self.microbatch)
 
@@ -185,7 +200,7 @@ class Problem:
         def chunk(part: Examples) -> Chunk:
             def loss(p: Tree) -> Array:
                 outputs, _ = _evaluate(self.model, tree.cast_like(p, params), part.inputs, context)
-                return self.total(outputs, part)
+                return self.total(working(outputs), part)
 
             _, hvp = jax.linearize(jax.grad(loss), working(params))
             return Chunk(part, None, hvp, hvp, None)
@@ -320,12 +335,21 @@ def working(params: Tree) -> Tree:
     return jax.tree.map(lambda leaf: leaf.astype(tree.at_least_single(leaf.dtype)), params)
 
 
+def evaluate(model: Model, params: Tree, inputs: Tree, context: Tree) -> Tree:
+    """Return the model's outputs, float32 at the least."""
+    return working(_evaluate(model, params, inputs, context)[0])
+
+
+def _eps(outputs: Tree) -> float:
+    return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(outputs))
+
+
 def _evaluate(model: Model, params: Tree, inputs: Tree, context: Tree) -> tuple[Tree, Tree]:
     if isinstance(context, Frozen):
         params, context = merge(params, context.rest), context.context
     args = (params, inputs) if context is None else (params, inputs, context)
     outputs, context = model(*args) if isinstance(model, Stateful) else (model(*args), None)
-    return working(outputs), context
+    return outputs, context
 
 
 def _over_chunks(stacked: Array) -> Array:

@@ -1,12 +1,13 @@
 """Searches by bracketing: along one row, and over the plane of two, with probes of the loss alone."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from natgrad import tree
 from natgrad.search.base import Found, Local, Probe, Search, if_seen
 
 
@@ -22,6 +23,8 @@ class LineSearch(Search):
     maxprobes: int = 25
     refinements: int = 2
     """Parabolas fitted once the minimum is bracketed."""
+    longest: float = 10.0
+    """The longest step, as a multiple of the quadratic model's own: on a flat loss any length is a little lower."""
 
     measures = True
 
@@ -36,10 +39,24 @@ class LineSearch(Search):
         zero = jnp.zeros_like(local.slopes[0])
         # Forward only: 0 is the low end, and the middle is yet to be found.
         start = Bracket(low=Point.origin(zero), middle=Point.unknown(zero), high=Point.unknown(zero))
-        best = minimize(
-            lambda at: probe(at[None]), start, self.initial, self.maxprobes, self.refinements
-        ).middle
-        return if_seen(local, best.at[None], best.change)
+        limit, curvature = self._limit(local)
+
+        def within(at: Array) -> Array:
+            return jnp.where(at <= limit, probe(at[None]), jnp.inf)
+
+        best = minimize(within, start, self.initial, self.maxprobes, self.refinements).middle
+        found = if_seen(local, best.at[None], best.change)
+        return found if curvature is None else found._replace(curvature=found.z[0] ** 2 * curvature)
+
+    def _limit(self, local: Local) -> tuple[Any, Array | None]:
+        """Return the longest length and dᵀFd of the row; without a metric there is no model, and no limit."""
+        if local.metric is None or local.metric.damps:
+            return jnp.inf, None
+        row = jax.tree.map(lambda leaf: leaf[0], local.rows)
+        curvature = local.metric.divergence(row)
+        bend = curvature + local.shift * tree.vdot(row, row)
+        own = jnp.where(bend > 0, -local.slopes[0] / jnp.where(bend > 0, bend, 1), jnp.inf)
+        return self.longest * jnp.maximum(own, self.initial), curvature
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,8 @@ class PlaneSearch(Search):
     maxprobes: int = 12
     """Probes of one line search; four lines make a plane."""
     refinements: int = 2
+    longest: float = 10.0
+    """The largest coefficient of either row."""
 
     measures = True
 
@@ -62,6 +81,9 @@ class PlaneSearch(Search):
             raise ValueError(f"PlaneSearch needs two rows; this direction gives {local.slopes.shape[0]}.")
         origin, zero = jnp.zeros_like(local.slopes), jnp.zeros_like(local.slopes[0])
         first, second = jnp.eye(2, dtype=origin.dtype)
+
+        def within(z: Array) -> Array:
+            return jnp.where(jnp.all(jnp.abs(z) <= self.longest), probe(z), jnp.inf)
 
         def line(carry: tuple[Array, Array, Array], turn: Array) -> tuple[tuple[Array, Array, Array], None]:
             z, change, first_minimum = carry
@@ -75,7 +97,7 @@ class PlaneSearch(Search):
                 high=Point.unknown(zero),
             )
             best = minimize(
-                lambda at: probe(z + at * along), start, 1.0, self.maxprobes, self.refinements
+                lambda at: within(z + at * along), start, 1.0, self.maxprobes, self.refinements
             ).middle
             moved = z + jnp.where(best.known, best.at, 0) * along
             change = jnp.where(best.known, best.change, change)
