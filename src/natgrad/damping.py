@@ -13,6 +13,9 @@ from jax import Array
 from natgrad import tree
 from natgrad.tree import Tree
 
+CALM = 32
+"""Falls in a row after which λ falls as if no batch had ever spoken against it."""
+
 
 class Answer(IntEnum):
     """What λ did after a step, and why. `info.answer` holds it; print it with `ng.Answer.name_of`."""
@@ -31,6 +34,8 @@ class Answer(IntEnum):
     """On this batch the last step is longer than it was on its own: F was known too badly for its λ."""
     KEPT_REFUSED = 6
     """The step was refused for numbers that were not finite before it: λ has no part in them."""
+    KEPT_NEGLIGIBLE = 7
+    """The step kept its promise, and λ has no more part in it than rounding: a smaller one changes nothing."""
 
     @classmethod
     def name_of(cls, answer: Any) -> str:
@@ -52,9 +57,11 @@ class Evidence(NamedTuple):
     suspect: Array
     """Whether the metric's numbers were not finite: θ's fault or that of a λ too small; nobody can tell."""
     stretch: Array
-    """The last step's dᵀFd on this batch over that on its own; 1 where it is not known."""
+    """The last step's dᵀFd on this batch over that on its own; 0 where it is not known."""
     fresh: Array
-    """Whether this batch is another than the last one: its loss is not what the last step left behind."""
+    """Whether this batch is another than the last: its loss is not what the last step left behind."""
+    share: Array
+    """λ's part in the curvature that set the step's length, λ‖d‖² / dᵀ(F + λI)d."""
     steps: Array
     """The number of the step."""
 
@@ -66,8 +73,8 @@ class Record(NamedTuple):
     """How often in a row λ has just risen, up to 3."""
     sure: Array
     """λ of the last step that was taken; 0 before the first."""
-    settled: Array
-    """Above 0 once λ has risen on fresh batches: it then falls slowly, until 3 batches in a row are the same."""
+    calm: Array
+    """How freely λ falls, from 0 to 32: a fall adds 1, a rise on a fresh batch takes 16 away."""
 
 
 class Damping:
@@ -139,10 +146,12 @@ class LevenbergMarquardt(Damping):
 
     * A change that the loss cannot resolve, promised and done, is no evidence against the model: ρ = 1, λ falls.
     * A refusal raises λ only if a shorter step could have been taken.
+    * λ stops falling where its part in the step is no more than rounding: the bounds need no knowledge of F's scale.
     * On minibatches ρ flatters the step: it was made for the batch it is judged on. So a step d is measured again on
       the next batch. If dᵀFd has grown there by more than `stretch`, F was known too badly for its λ, and λ rises.
-    * Once λ has been raised on minibatches it falls by the eighth root of 1 / raise_by: one failure in nine steps
-      keeps it where it is (Rechenberg's rule has one success in five).
+    * After rises on minibatches λ falls warily: at first by the eighth root of 1 / raise_by, so that one failure in
+      nine steps keeps it where it is (Rechenberg's rule has one success in five), and twice as fast after every
+      eight falls.
 
     `reduction` says which promise ρ divides by. "quadratic" (Martens 2010): gᵀd + ½dᵀ(F + l2·I)d. "linear" (the
     paper): gᵀd alone; on a quadratic it is twice the true change, so ρ tends to ½ where the other tends to 1. With
@@ -152,7 +161,7 @@ class LevenbergMarquardt(Damping):
     initial: float | Literal["calibrate"] = 1.0
     """The first λ; "calibrate" tries the first step with one λ after another until ρ lies in [0.75, 0.95]."""
     reduction: Literal["quadratic", "linear"] = "quadratic"
-    bounds: tuple[float, float] = (1e-8, 1e8)
+    bounds: tuple[float, float] = (1e-20, 1e20)
     low: float = 0.25
     high: float = 0.75
     raise_by: float = 3 / 2
@@ -188,7 +197,7 @@ class LevenbergMarquardt(Damping):
 
     def record(self, dtype: Any) -> Record:
         """Return no moves."""
-        return Record(jnp.zeros((), jnp.int32), jnp.zeros((), dtype), jnp.zeros((), jnp.int32))
+        return Record(jnp.zeros((), jnp.int32), jnp.zeros((), dtype), jnp.full((), CALM, jnp.int32))
 
     @property
     def calibrates(self) -> bool:
@@ -215,18 +224,20 @@ class LevenbergMarquardt(Damping):
         row = jnp.where(
             rises, jnp.minimum(record.rises + 1, 3), jnp.where(why == Answer.KEPT_REFUSED, record.rises, 0)
         )
-        # Two batches may have the same loss by chance; three in a row are one batch.
-        again = jnp.where((record.settled > 0) | rises, 3, 0).astype(jnp.int32)
-        settled = jnp.where(seen.fresh, again, jnp.maximum(record.settled - 1, 0))
-        sure_fall = jnp.where(seen.rho > 0.9, self.lower_by**3, self.lower_by)
-        fall = jnp.where(settled > 0, self.raise_by ** (-1 / 8), sure_fall)
+        # Two batches may have the same loss by chance; four in a row are one batch.
+        same = (seen.stretch > 0) & ~seen.fresh
+        calm = record.calm + jnp.where(falls, 1, 0) - jnp.where(rises & seen.fresh, CALM // 2, 0)
+        calm = jnp.clip(calm + jnp.where(same, CALM // 4, 0), 0, CALM).astype(jnp.int32)
+        free = jnp.where(seen.rho > 0.9, self.lower_by**3, self.lower_by)
+        wary = self.raise_by ** (-(2 ** (calm.astype(damping.dtype) / 8)) / 8)
+        fall = jnp.where(calm == CALM, free, jnp.maximum(free, wary))
         rise = self.raise_by ** row.astype(damping.dtype)
         factor = jnp.where(falls, fall, jnp.where(rises, rise, 1)).astype(damping.dtype)
         moved = jnp.clip(damping * factor, *self.bounds)
         # Numbers of the metric that are not finite may be no fault of λ's: they cannot carry it far.
         limit = jnp.maximum(1000 * jnp.where(record.sure > 0, record.sure, self._first()), damping)
         moved = jnp.where(seen.suspect, jnp.minimum(moved, limit), moved)
-        return moved, Record(row, jnp.where(seen.taken, damping, record.sure), settled), why
+        return moved, Record(row, jnp.where(seen.taken, damping, record.sure), calm), why
 
     def _why(self, seen: Evidence) -> Array:
         """Return the `Answer`: the last cause that applies."""
@@ -237,6 +248,9 @@ class LevenbergMarquardt(Damping):
         why = jnp.where(seen.rho < self.low, Answer.RAISED, why)
         why = jnp.where(seen.taken, why, Answer.RAISED_REFUSED)
         why = jnp.where(seen.unmeasurable, Answer.LOWERED_UNMEASURABLE, why)
+        lowers = (why == Answer.LOWERED) | (why == Answer.LOWERED_UNMEASURABLE)
+        negligible = seen.share < 10 * jnp.finfo(seen.share.dtype).eps
+        why = jnp.where(lowers & negligible, Answer.KEPT_NEGLIGIBLE, why)
         return jnp.where(seen.blameless, Answer.KEPT_REFUSED, why).astype(jnp.int32)
 
 
@@ -325,7 +339,7 @@ class LastStep(NamedTuple):
     curvature: Array
     """dᵀFd on its own batch; 0 where there is none."""
     loss: Array
-    """The loss after it, on its own batch."""
+    """The loss it left behind, on its own batch."""
 
     @classmethod
     def none(cls, theta: Tree) -> "LastStep":

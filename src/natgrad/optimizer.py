@@ -231,15 +231,16 @@ def commit(
     accepted = (outcome == Outcome.ACCEPTED) | (unmeasurable & jnp.any(found.z != 0))
 
     # λ's answer.
-    stretch = _stretch(state, metric, proposal)
+    stretch = _stretch(state, metric)
     seen = Evidence(
         rho=rho,
         taken=accepted,
         unmeasurable=unmeasurable,
-        blameless=_blameless(opt, outcome, proposal, start),
+        blameless=_blameless(opt, data, outcome, proposal, start),
         suspect=outcome == Outcome.NONFINITE_METRIC,
         stretch=stretch,
         fresh=_fresh(state, proposal),
+        share=_share(state, proposal),
         steps=state.steps,
     )
     damping, record, answer = opt.damping.answer(state.damping, state.record, seen)
@@ -250,7 +251,7 @@ def commit(
         key=state.key,
         damping=damping,
         record=record,
-        last=_last(opt, state, accepted, step, curvature, proposal.loss + actual),
+        last=_last(state, accepted, step, curvature, proposal.loss + actual),
         direction=tree.where(
             accepted,
             opt.direction.remember(proposal.rows.memory, step),
@@ -337,6 +338,13 @@ def _metric(opt: Optimizer, data: Data, place: Place, linear: Pass | None = None
         inputs, targets = data.batch[0], data.batch[1]
     examples = opt.problem.examples(place.params, inputs, targets, data.metric_weights, data.context)
     return opt.metric.operator(replace(place, examples=examples))
+
+
+def _metric_at(opt: Optimizer, params: Tree, state: State, data: Data) -> Operator:
+    """Return the metric at any parameters, on this step's examples."""
+    key = jax.random.fold_in(state.key, state.steps)
+    examples = _examples(opt, params, data, data.batch)
+    return _metric(opt, data, Place(opt.problem, params, examples, data.context, key, state.damping))
 
 
 def _local(opt: Optimizer, proposal: Proposal, state: State, data: Data, metric: Operator | None) -> Local:
@@ -451,16 +459,22 @@ def _measured_elsewhere(
     return start, change + (slope - own_slope)
 
 
-def _stretch(state: State, metric: Operator | None, proposal: Proposal) -> Array:
-    """Return the last step's dᵀFd on this batch over that on its own; 1 where there is nothing to compare."""
-    one = jnp.ones_like(state.damping)
-    if metric is None or not isinstance(state.last, LastStep):
-        return one
-    last = state.last
+def _stretch(state: State, metric: Operator | None) -> Array:
+    """Return the last step's dᵀFd on this batch over that on its own; 0 where there is nothing to compare."""
+    last, zero = state.last, jnp.zeros_like(state.damping)
+    if metric is None or not isinstance(last, LastStep):
+        return zero
     # Far above the metric's own size λ sets the length of steps alone, not how they stretch.
     known = (last.curvature > 0) & (state.damping * tree.vdot(last.step, last.step) < 10 * last.curvature)
     now = metric.divergence(last.step)
-    return jnp.where(known & jnp.isfinite(now), now / jnp.where(known, last.curvature, 1), one)
+    return jnp.where(known & jnp.isfinite(now), now / jnp.where(known, last.curvature, 1), zero)
+
+
+def _share(state: State, proposal: Proposal) -> Array:
+    """Return λ‖n‖² / gᵀn for the first row n: λ's part in nᵀ(F + λI)n, if n solves (F + λI)n = g."""
+    row = jax.tree.map(lambda leaf: leaf[0], proposal.rows.rows)
+    slope = jnp.abs(proposal.slopes[0])
+    return jnp.where(slope > 0, state.damping * tree.vdot(row, row) / jnp.where(slope > 0, slope, 1), 1)
 
 
 def _fresh(state: State, proposal: Proposal) -> Array:
@@ -472,23 +486,28 @@ def _fresh(state: State, proposal: Proposal) -> Array:
     return known & (jnp.abs(proposal.loss - state.last.loss) > 1e-3 * scale)
 
 
-def _last(opt: Optimizer, state: State, accepted: Array, step: Tree, curvature: Array, loss: Array) -> Any:
+def _last(state: State, accepted: Array, step: Tree, curvature: Array, loss: Array) -> Any:
     """Return the step for the next batch to judge, if it was taken."""
     if not isinstance(state.last, LastStep):
         return state.last
-    zero = jnp.zeros_like(loss)
-    usable = accepted & jnp.isfinite(curvature)
+    usable = accepted & tree.is_finite(curvature, loss)
     return LastStep(
         tree.where(usable, step, tree.zeros_like(step)),
-        jnp.where(usable, curvature, zero),
-        jnp.where(usable & jnp.isfinite(loss), loss, zero),
+        jnp.where(usable, curvature, 0),
+        jnp.where(usable, loss, 0),
     )
 
 
-def _blameless(opt: Optimizer, outcome: Array, proposal: Proposal, start: Start) -> Array:
-    """Tell whether what was not finite was so at θ: the gradient, a loss, the products the solver was given."""
+def _blameless(opt: Optimizer, data: Data, outcome: Array, proposal: Proposal, start: Start) -> Array:
+    """Tell whether a refusal is no fault of λ's.
+
+    What was not finite was so at θ: the gradient, a loss, the products the solver was given. Or a search on other
+    cases found that the row leads up there, at any length.
+    """
     theta = outcome == Outcome.NONFINITE_GRADIENT
     theta |= (outcome == Outcome.NONFINITE_LOSS) & ~_starts_finite(opt, proposal, start)
+    if data.search_batch is not None:
+        theta |= outcome == Outcome.NO_DECREASE
     if proposal.rows.solver is None:
         return theta
     return theta | ((outcome == Outcome.NONFINITE_METRIC) & (proposal.rows.solver.reason == Reason.NONFINITE))
@@ -528,9 +547,5 @@ _probe = jax.jit(probe, static_argnums=0)
 def _commit(
     opt: Optimizer, params: Tree, state: State, data: Data, proposal: Proposal, found: Found
 ) -> tuple[Tree, State, Info]:
-    metric = None
-    if opt.direction.needs_metric:
-        key = jax.random.fold_in(state.key, state.steps)
-        examples = _examples(opt, params, data, data.batch)
-        metric = _metric(opt, data, Place(opt.problem, params, examples, data.context, key, state.damping))
+    metric = _metric_at(opt, params, state, data) if opt.direction.needs_metric else None
     return commit(opt, params, state, data, proposal, found, metric)

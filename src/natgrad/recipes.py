@@ -121,7 +121,7 @@ def fast(
     if damping is None:
         floor = 1e-4 if floor is None else floor
         damping = LevenbergMarquardt(
-            max(3e-3, floor), bounds=(floor, 1e8), lower_by=0.98 ** (1 / 3), raise_by=1.15
+            max(3e-3, floor), bounds=(floor, 1e20), lower_by=0.98 ** (1 / 3), raise_by=1.15
         )
     precondition = Kronecker() if precondition is None else precondition
     return natural_conjugate_gradient(
@@ -233,7 +233,7 @@ def stochastic_hessian_free(
         "search": Backtrack(
             Armijo(initial=optax.exponential_decay(1.0, steps_per_epoch, 0.998, staircase=True))
         ),
-        "damping": LevenbergMarquardt(1.0, raise_by=100 / 99, lower_by=99 / 100),
+        "damping": LevenbergMarquardt(1.0, lower_by=99 / 100),
     }
     return hessian_free(model, likelihood, **(settings | options))
 

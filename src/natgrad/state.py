@@ -64,7 +64,7 @@ class Info(NamedTuple):
     rho: Array
     """Actual over predicted change of the loss; 1 where both are below the resolution."""
     stretch: Array
-    """The last step's dᵀFd on this batch over that on its own; 1 where the rule does not look at it."""
+    """The last step's dᵀFd on this batch over that on its own; 0 where the rule does not look at it."""
     damping: Array
     """λ used in this step."""
     answer: Array
