@@ -92,7 +92,8 @@ def test_armijo_takes_the_first_length_that_falls_enough():
     lengths, found = tried(ng.Armijo(), lambda a: -a + a**2 / 2)
     assert lengths == [1.0]
     assert (found.z, found.change) == (1.0, -0.5)
-    # Where ¾ is asked for, enough is α ≤ ½. The bottom of the parabola is at 1: 0.8 is the least that a length is shortened by.
+    # Where ¾ is asked for, enough is α ≤ ½. The bottom of the parabola is at 1, but a length is shortened by 0.8
+    # at the least.
     lengths, found = tried(ng.Armijo(decrease=0.75), lambda a: -a + a**2 / 2)
     np.testing.assert_allclose(lengths, [1, 0.8, 0.8**2, 0.8**3, 0.8**4])
     np.testing.assert_allclose(found.z, [0.8**4])
