@@ -93,13 +93,14 @@ def test_a_step_too_short_to_be_seen_lowers_lambda(search):
     np.testing.assert_allclose(state.damping, 1e12 * (2 / 3) ** 3, rtol=1e-6)
     if search is not None:
         assert jnp.array_equal(moved, w)
-    # λ falls until steps can be seen, and they lead to the bottom.
+    # λ falls until steps can be seen, and they lead to the bottom, as far as can be seen.
     accepted = []
     for _ in range(40):
         moved, state, info = opt.step(moved, state, (x, t))
         accepted.append(ng.Outcome.name_of(info.outcome) == "accepted")
     assert any(accepted)
-    np.testing.assert_allclose(moved, LEAST_SQUARES, rtol=1e-3, atol=1e-4)
+    above = np.asarray(X) @ (np.asarray(moved, np.float64) - LEAST_SQUARES)
+    assert np.mean(np.sum(above**2, axis=1)) / 2 < 2 * float(info.resolution)
 
 
 def test_the_resolution_is_what_rounding_leaves_of_the_loss():
