@@ -241,6 +241,32 @@ def test_a_gradient_from_elsewhere_with_a_ratio_batch():
     close(found[2].rho, expected[2].rho, 1e-8)
 
 
+def test_a_ratio_batch_is_given_the_slope_of_the_gradient_batch_unless_the_gradient_comes_from_elsewhere():
+    """ρ asks for the model's error, not for the difference of two batches; a foreign gradient has no batch."""
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT, reject=-1e9)
+    other = (X[:4] + 0.2, T[:4])
+
+    def loss(p, batch):
+        return jnp.mean(ng.Bernoulli().nll(mlp(UNRAVEL(p), batch[0]), batch[1]))
+
+    g, other_g = (np.asarray(jax.jit(jax.grad(loss))(FLAT, batch)) for batch in ((X, T), other))
+    J = oracles.jacobians(mlp, PARAMS, X)
+    F = oracles.metric(J, [oracles.bernoulli_matrix(row) for row in np.asarray(mlp(PARAMS, X))])
+    step = -oracles.solve(F, g, 1.0)
+    promise = g @ step + step @ F @ step / 2
+    change = float(loss(FLAT + step, other) - loss(FLAT, other))
+    assert abs((g - other_g) @ step) > 0.1 * abs(change)
+    params, _, info = opt.step(PARAMS, opt.init(PARAMS), (X, T), ratio_batch=other)
+    np.testing.assert_allclose(flat(params), FLAT + step, rtol=1e-9)
+    np.testing.assert_allclose(info.rho, (change + (g - other_g) @ step) / promise, rtol=1e-8)
+    params, _, info = opt.step(
+        PARAMS, opt.init(PARAMS), (X, None), gradient=UNRAVEL(jnp.asarray(g)), ratio_batch=other
+    )
+    np.testing.assert_allclose(flat(params), FLAT + step, rtol=1e-9)
+    np.testing.assert_allclose(info.rho, change / promise, rtol=1e-8)
+    np.testing.assert_allclose(info.new_loss, loss(FLAT + step, other), rtol=1e-9)
+
+
 def test_the_search_probes_the_search_batch():
     """The point it takes is the lowest there. The loss that is shown, and ρ, are the gradient batch's."""
     other = (X[:4] + 0.2, T[:4])
@@ -310,6 +336,21 @@ def test_by_default_a_rule_that_measures_rho_refuses_what_is_below_minus_one(rec
     assert "rejected" in seen
     lenient = recipe(mlp, ng.Bernoulli(), damping=ng.LevenbergMarquardt(1.0), reject=-1e9)
     assert lenient.step(PARAMS, lenient.init(PARAMS), (X, T), learning_rate=-3.0)[2].accepted
+
+
+def test_a_rho_that_is_no_number_is_refused():
+    """Nothing was promised, and something was done."""
+
+    class Silent(ng.LevenbergMarquardt):
+        def predict(self, slope, curvature):
+            return jnp.zeros_like(slope)
+
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), damping=Silent(1.0))
+    params, state, info = opt.step(PARAMS, opt.init(PARAMS), (X, T))
+    assert jnp.isnan(info.rho)
+    assert ng.Outcome.name_of(info.outcome) == "rejected"
+    assert np.array_equal(flat(params), FLAT)
+    assert state.damping == 1.5
 
 
 def test_schedules_follow_the_count_of_steps():
