@@ -7,41 +7,193 @@ import pytest
 from hypothesis import given, settings
 
 import natgrad as ng
-from natgrad.damping import Calibration, ratio
+from natgrad.damping import Calibration, Evidence, ratio
 
 few = settings(derandomize=True, deadline=None, max_examples=40)
-COUNT = jnp.zeros((), jnp.int32)
+TAKEN = {
+    "rho": 0.5,
+    "taken": True,
+    "unmeasurable": False,
+    "blameless": False,
+    "suspect": False,
+    "stretch": 1.0,
+    "fresh": False,
+    "steps": 0,
+}
+"""A step that was taken and says nothing."""
+REFUSED = TAKEN | {"taken": False}
+UNMEASURABLE = TAKEN | {"rho": 1.0, "unmeasurable": True}
+BLAMELESS = REFUSED | {"rho": np.nan, "blameless": True}
+SUSPECT = REFUSED | {"rho": np.nan, "suspect": True}
+FRESH = TAKEN | {"fresh": True}
+STRETCHED = FRESH | {"stretch": 2.1}
+SURE_FALL = (2 / 3) ** 3
+SLOW_FALL = 1.5 ** (-1 / 8)
+
+
+def evidence(facts, dtype=jnp.float32):
+    return Evidence(
+        **{
+            name: jnp.asarray(value, dtype if isinstance(value, float) else None)
+            for name, value in facts.items()
+        }
+    )
+
+
+def answers(rule, *steps, start=None, dtype=jnp.float64):
+    """Return every λ after each of these steps, the answers' names, and the last record."""
+    damping, record = rule.init(dtype), rule.record(dtype)
+    damping = damping if start is None else jnp.asarray(start, dtype)
+    dampings, names = [], []
+    for facts in steps:
+        damping, record, answer = rule.answer(damping, record, evidence(facts, dtype))
+        assert damping.dtype == dtype
+        dampings.append(float(damping))
+        names.append(ng.Answer.name_of(answer))
+    return dampings, names, record
 
 
 @pytest.mark.parametrize(
-    ("rho", "factor"),
+    ("facts", "factor", "answer"),
     [
-        (-3.0, 1.5),
-        (0.2, 1.5),
-        (0.25, 1.0),
-        (0.5, 1.0),
-        (0.75, 1.0),
-        (0.8, 2 / 3),
-        (1.0, 2 / 3),
-        (np.nan, 1.0),
+        (TAKEN | {"rho": -3.0}, 1.5, "raised"),
+        (TAKEN | {"rho": -np.inf}, 1.5, "raised"),
+        (TAKEN | {"rho": 0.2}, 1.5, "raised"),
+        (TAKEN | {"rho": 0.25}, 1.0, "kept"),
+        (TAKEN, 1.0, "kept"),
+        (TAKEN | {"rho": 0.75}, 1.0, "kept"),
+        (TAKEN | {"rho": 0.8}, 2 / 3, "lowered"),
+        (TAKEN | {"rho": 0.9}, 2 / 3, "lowered"),
+        (TAKEN | {"rho": 0.91}, SURE_FALL, "lowered"),
+        (TAKEN | {"rho": 1.0}, SURE_FALL, "lowered"),
+        (TAKEN | {"rho": 7.0}, SURE_FALL, "lowered"),
+        (TAKEN | {"rho": np.nan}, 1.0, "kept"),
+        (REFUSED, 1.5, "raised refused"),
+        (REFUSED | {"rho": 0.95}, 1.5, "raised refused"),
+        (REFUSED | {"rho": np.nan}, 1.5, "raised refused"),
+        (UNMEASURABLE, SURE_FALL, "lowered unmeasurable"),
+        (UNMEASURABLE | {"taken": False}, SURE_FALL, "lowered unmeasurable"),
+        (BLAMELESS, 1.0, "kept refused"),
+        (SUSPECT, 1.5, "raised refused"),
+        # On the next batch the last step is longer than it was: only there, and only by more than 2.
+        (STRETCHED, 1.5, "raised stretched"),
+        (STRETCHED | {"rho": 1.0}, 1.5, "raised stretched"),
+        (STRETCHED | {"rho": 0.2}, 1.5, "raised"),
+        (STRETCHED | {"rho": 1.0, "fresh": False}, SURE_FALL, "lowered"),
+        (STRETCHED | {"rho": 1.0, "stretch": 2.0}, SURE_FALL, "lowered"),
+        (STRETCHED | {"taken": False}, 1.5, "raised refused"),
+        (STRETCHED | {"taken": False, "blameless": True}, 1.0, "kept refused"),
     ],
 )
-def test_levenberg_marquardt_raises_where_the_promise_was_broken_and_lowers_where_it_was_kept(rho, factor):
-    rule = ng.LevenbergMarquardt(3.0)
-    damping = rule.init(jnp.float32)
-    np.testing.assert_allclose(rule.update(damping, jnp.float32(rho), COUNT), 3 * factor, rtol=1e-6)
-    np.testing.assert_allclose(rule.refuse(damping, COUNT), 4.5, rtol=1e-6)
-    assert rule.update(damping, jnp.float32(rho), COUNT).dtype == jnp.float32
+def test_levenberg_marquardt_answers_what_a_step_showed(facts, factor, answer):
+    for dtype in (jnp.float32, jnp.float64):
+        (damping,), (name,), _ = answers(ng.LevenbergMarquardt(3.0), facts, dtype=dtype)
+        np.testing.assert_allclose(damping, 3 * factor, rtol=1e-6)
+        assert name == answer
+
+
+def test_without_a_bound_on_the_stretch_it_is_not_looked_at():
+    rule = ng.LevenbergMarquardt(3.0, stretch=None)
+    assert not rule.needs_stretch
+    assert ng.LevenbergMarquardt().needs_stretch
+    (damping,), (name,), _ = answers(rule, STRETCHED | {"rho": 0.8, "stretch": 100.0})
+    np.testing.assert_allclose(damping, 2)
+    assert name == "lowered"
+
+
+def test_rises_in_a_row_count_once_twice_and_then_three_times():
+    broken, kept = TAKEN | {"rho": 0.0}, TAKEN
+    rule = ng.LevenbergMarquardt(1.0)
+    dampings, _, _ = answers(rule, broken, REFUSED, SUSPECT, broken, kept, broken)
+    np.testing.assert_allclose(dampings, np.cumprod([1.5, 1.5**2, 1.5**3, 1.5**3, 1, 1.5]))
+    # A fall ends the row too, a refusal that λ has no part in does not.
+    dampings, _, _ = answers(rule, broken, TAKEN | {"rho": 0.8}, broken, BLAMELESS, BLAMELESS, broken)
+    np.testing.assert_allclose(dampings, np.cumprod([1.5, 2 / 3, 1.5, 1, 1, 1.5**2]))
+
+
+def test_after_a_rise_on_fresh_batches_lambda_falls_by_the_eighth_root():
+    broken, good = FRESH | {"rho": 0.0}, FRESH | {"rho": 1.0}
+    rule = ng.LevenbergMarquardt(1.0)
+    factors = [SURE_FALL, 1.5, *(SLOW_FALL,) * 8, 1.5, SLOW_FALL]
+    dampings, _, _ = answers(rule, good, broken, *(good,) * 8, STRETCHED, FRESH | {"rho": 0.8})
+    np.testing.assert_allclose(dampings, np.cumprod(factors))
+    # One failure in nine steps keeps λ where it is.
+    np.testing.assert_allclose(dampings[9], dampings[0])
+    # The same batch again: nothing is held against it.
+    dampings, _, _ = answers(rule, broken, good, good | {"fresh": False}, good)
+    np.testing.assert_allclose(dampings, np.cumprod([1.5, SLOW_FALL, SURE_FALL, SURE_FALL]))
+    # A rise on the same batch over and over is no failure on fresh ones.
+    dampings, _, _ = answers(rule, TAKEN | {"rho": 0.0}, good)
+    np.testing.assert_allclose(dampings, np.cumprod([1.5, SURE_FALL]))
+
+
+def test_numbers_of_the_metric_that_are_not_finite_carry_lambda_a_thousandfold_at_most():
+    rule = ng.LevenbergMarquardt(0.5)
+    dampings, _, record = answers(rule, *(SUSPECT,) * 30)
+    assert max(dampings) == dampings[-1] == 500
+    assert record.sure == 0
+    # From the λ of the last step that was taken, not of the first.
+    dampings, _, record = answers(rule, TAKEN, *(SUSPECT,) * 30, start=4.0)
+    assert record.sure == 4
+    assert dampings[-1] == 4000
+    # A λ that is beyond it already stays.
+    dampings, _, _ = answers(rule, *(REFUSED,) * 12, SUSPECT, SUSPECT, REFUSED)
+    assert 500 < dampings[11] < 1e8
+    assert dampings[11] == dampings[12] == dampings[13]
+    np.testing.assert_allclose(dampings[14], dampings[13] * 1.5**3)
+
+
+def test_the_record_knows_the_lambda_of_the_last_step_taken():
+    rule = ng.LevenbergMarquardt(1.0)
+    assert rule.record(jnp.float32).sure == 0
+    _, _, record = answers(rule, REFUSED)
+    assert record.sure == 0
+    _, _, record = answers(rule, REFUSED, TAKEN | {"rho": 1.0}, REFUSED)
+    assert record.sure == 1.5
+
+
+FACTS = st.fixed_dictionaries(
+    {
+        "rho": st.floats(allow_nan=True, allow_infinity=True),
+        **{name: st.booleans() for name in ("taken", "unmeasurable", "blameless", "suspect", "fresh")},
+        "stretch": st.floats(allow_nan=True, allow_infinity=True),
+        "steps": st.just(0),
+    }
+)
 
 
 @few
-@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=5, max_size=60), st.booleans())
-def test_damping_never_leaves_its_bounds_nor_the_numbers(ratios, refuse):
-    rule = ng.LevenbergMarquardt(1.0, bounds=(0.5, 2.0))
-    damping = rule.init(jnp.float64)
-    for rho in ratios:
-        damping = rule.refuse(damping, COUNT) if refuse else rule.update(damping, jnp.asarray(rho), COUNT)
-        assert 0.5 <= damping <= 2.0
+@given(st.lists(FACTS, min_size=5, max_size=60))
+def test_damping_never_leaves_its_bounds_nor_the_numbers(steps):
+    # A list is as good as a tuple.
+    dampings, _, record = answers(ng.LevenbergMarquardt(1.0, bounds=[0.5, 2.0]), *steps)
+    assert all(0.5 <= damping <= 2.0 for damping in dampings)
+    assert np.isfinite(record.sure)
+    assert 0 <= record.rises <= 3
+
+
+def test_bounds_may_be_a_list():
+    rule = ng.LevenbergMarquardt(bounds=[0.5, 2.0])
+    assert rule.bounds == (0.5, 2.0)
+    assert rule == ng.LevenbergMarquardt(bounds=(0.5, 2.0))
+    assert hash(rule) == hash(ng.LevenbergMarquardt(bounds=(0.5, 2.0)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"initial": "guess"}, "calibrate"),
+        ({"initial": 3.0, "bounds": (1e-8, 2.0)}, "outside its bounds"),
+        ({"low": 0.8}, "low < high"),
+        ({"lower_by": 1.2}, "lower_by <= 1"),
+        ({"reduction": "cubic"}, "quadratic"),
+        ({"stretch": 1.0}, "stretch=1.0.*above 1"),
+        ({"stretch": float("nan")}, "above 1"),
+    ],
+)
+def test_levenberg_marquardt_refuses_what_makes_no_rule(options, words):
+    with pytest.raises(ValueError, match=words):
+        ng.LevenbergMarquardt(**options)
 
 
 def test_the_quadratic_model_counts_half_the_curvature_and_the_linear_one_none():
@@ -56,43 +208,72 @@ def test_the_quadratic_model_counts_half_the_curvature_and_the_linear_one_none()
 def test_rho_is_positive_exactly_where_the_loss_fell(actual, predicted):
     rho = ratio(jnp.asarray(actual), jnp.asarray(predicted))
     if predicted == 0:
-        assert jnp.isnan(rho)
+        # Nothing promised and nothing done is a promise kept.
+        assert rho == 1 if actual == 0 else jnp.isnan(rho)
     else:
         np.testing.assert_allclose(rho, actual / -abs(predicted))
 
 
+@pytest.mark.parametrize(
+    ("actual", "predicted", "rho"),
+    [
+        (-1e-9, -1e-9, 1.0),
+        (1e-7, -1e-9, 1.0),  # both within the resolution of 1e-7: rounding is no evidence
+        (-1e-9, 1e-7, 1.0),
+        (0.0, 0.0, 1.0),
+        (2e-7, -1e-9, -200.0),  # what was done can be seen
+        (1e-9, -2e-7, -0.005),  # what was promised could have been
+        (2e-7, 0.0, np.nan),
+        (-3.0, -4.0, 0.75),
+        (-3.0, 4.0, 0.75),
+        (np.nan, -1e-9, np.nan),
+        (np.inf, -1.0, -np.inf),
+    ],
+)
+def test_rho_is_one_where_neither_change_can_be_resolved(actual, predicted, rho):
+    np.testing.assert_allclose(ratio(jnp.asarray(actual), jnp.asarray(predicted), 1e-7), rho, rtol=1e-12)
+
+
 def test_constant_stays_constant_and_a_schedule_follows_the_count():
-    rule = ng.Constant(0.3)
-    damping = rule.init(jnp.float32)
-    for rho in (-1.0, 0.5, np.nan):
-        assert rule.update(damping, jnp.float32(rho), COUNT) == damping
-    assert rule.refuse(damping, COUNT) == damping
+    seen = (TAKEN | {"rho": -1.0}, TAKEN, UNMEASURABLE, REFUSED, BLAMELESS, SUSPECT, STRETCHED)
+    dampings, names, record = answers(ng.Constant(0.3), *seen)
+    assert dampings == [0.3] * len(seen)
+    assert set(names) == {"kept"}
+    assert record == ()
     schedule = ng.Constant(lambda count: 1.0 / (1 + count))
     assert schedule.init(jnp.float64) == 1
-    assert schedule.update(jnp.asarray(1.0), jnp.asarray(0.0), jnp.asarray(2)) == 0.25
-    assert schedule.refuse(jnp.asarray(1.0), jnp.asarray(2)) == 0.25
+    for facts in (TAKEN, REFUSED, BLAMELESS):
+        (damping,), _, _ = answers(schedule, facts | {"steps": 2})
+        assert damping == 0.25
 
 
 def test_a_schedule_cannot_put_a_nan_in_the_state():
     rule = ng.Constant(lambda step: jnp.where(step > 0, jnp.nan, 2.0))
-    first = rule.init(jnp.float64)
-    assert rule.update(first, first, jnp.asarray(0)) == 2.0
-    assert rule.refuse(first, jnp.asarray(0)) == 2.0
+    for facts in (TAKEN, REFUSED):
+        dampings, _, _ = answers(rule, facts, facts | {"steps": 1})
+        assert dampings == [2.0, 2.0]
 
 
-def searched(rho, start):
-    """Return every λ that Martens' rule tries, in plain arithmetic."""
+BOUNDS = (1e-8, 1e8)
+
+
+def searched(rho, start, bounds):
+    """Return every λ that Martens' rule tries, in plain arithmetic: at a bound it ends."""
     tried, low, high = [start], None, None
     while not 0.75 <= rho(tried[-1]) <= 0.95 and len(tried) < 20:
         if rho(tried[-1]) > 0.95:
             high = tried[-1]
         else:  # too small, or no number at all
             low = tried[-1]
-        outside = tried[-1] / 8 if low is None else tried[-1] * 8
-        tried.append(outside if None in (low, high) else np.sqrt(low * high))
+        outside = min(max(tried[-1] / 8 if low is None else tried[-1] * 8, bounds[0]), bounds[1])
+        following = outside if None in (low, high) else np.sqrt(low * high)
+        if following == tried[-1]:
+            break
+        tried.append(following)
     return tried
 
 
+@pytest.mark.parametrize("bounds", [BOUNDS, (1e-5, 40.0)], ids=["wide", "narrow"])
 @pytest.mark.parametrize("start", [1e-4, 1.0, 30.0])
 @pytest.mark.parametrize(
     "rho",
@@ -109,20 +290,36 @@ def searched(rho, start):
         lambda damping: 0.9500001 if damping > 0.5 else 0.7499999,
     ],
 )
-def test_calibration_is_a_search_by_eights_and_then_by_halves(rho, start):
+def test_calibration_is_a_search_by_eights_and_then_by_halves_that_ends_at_a_bound(rho, start, bounds):
     search, tried = Calibration.start(jnp.asarray(start)), []
     while not search.done:
         tried.append(float(search.damping))
-        search = search.judge(jnp.asarray(rho(tried[-1])), jnp.array(True))
-    np.testing.assert_allclose(tried, searched(rho, start), rtol=1e-12)
+        search = search.judge(jnp.asarray(rho(tried[-1])), jnp.asarray(ng.Answer.KEPT), bounds)
+    np.testing.assert_allclose(tried, searched(rho, start, bounds), rtol=1e-12)
     assert search.damping == tried[-1]
     assert search.tries == len(tried)
+    assert bounds[0] <= min(tried) <= max(tried) <= bounds[1]
 
 
-def test_a_refused_step_asks_for_more_damping():
-    search = Calibration.start(jnp.asarray(2.0)).judge(jnp.asarray(0.9), jnp.array(False))
-    assert (search.damping, bool(search.done)) == (16.0, False)
+@pytest.mark.parametrize(
+    ("answer", "rho", "following"),
+    [
+        ("RAISED_REFUSED", np.nan, 16.0),  # no ρ at all: more damping
+        ("RAISED_REFUSED", -3.0, 16.0),
+        ("LOWERED_UNMEASURABLE", 1.0, 0.25),  # a step too short to be seen: less
+        ("LOWERED_UNMEASURABLE", np.nan, 0.25),
+        ("KEPT_REFUSED", np.nan, None),  # no λ mends what is not finite at θ
+        ("KEPT_REFUSED", -3.0, None),
+    ],
+)
+def test_calibration_minds_why_a_step_was_refused(answer, rho, following):
+    search = Calibration.start(jnp.asarray(2.0))
+    search = search.judge(jnp.asarray(rho), jnp.asarray(ng.Answer[answer]), BOUNDS)
+    assert bool(search.done) == (following is None)
+    assert search.damping == (2.0 if following is None else following)
 
 
-def test_calibration_starts_from_one():
+def test_calibration_starts_from_one_or_as_near_as_the_bounds_allow():
     assert ng.LevenbergMarquardt("calibrate").init(jnp.float64) == 1
+    assert ng.LevenbergMarquardt("calibrate", bounds=(4.0, 9.0)).init(jnp.float64) == 4
+    assert ng.LevenbergMarquardt("calibrate", bounds=(1e-3, 0.1)).init(jnp.float64) == 0.1

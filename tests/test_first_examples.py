@@ -49,7 +49,9 @@ def test_dropout_steps_see_one_network_each():
     before, after, rhos = load("dropout").main(steps=12)
     assert after < 0.7 * before
     # Were the two losses of ρ taken with different keys, ρ would be noise.
-    assert np.abs(np.array(rhos) - 1).max() < 0.5
+    assert np.abs(np.array(rhos[:6]) - 1).max() < 0.1
+    # λ then falls until the model promises too much, and answers where ρ is a quarter.
+    assert 0.25 < min(rhos) <= max(rhos) < 1.1
 
 
 def test_physics_runs():

@@ -1,4 +1,6 @@
-"""A NaN or an infinity in any batch a step uses: refused to the bit, λ raised, named, and forgotten."""
+"""A NaN or an infinity in any batch a step uses: refused to the bit, named, and forgotten.
+
+λ has no part in what is not finite at θ itself; it rises where a larger one may mend it."""
 
 import jax
 import jax.numpy as jnp
@@ -70,14 +72,14 @@ METHODS = {
     "SGD-L": ng.sgd(leaky, ng.Bernoulli(), search=ng.LineSearch(), damping=LM),
 }
 PLACES = {
-    "gradient inputs": ("batch", 0, "NONFINITE_GRADIENT"),
-    "gradient targets": ("batch", 1, "NONFINITE_GRADIENT"),
-    "gradient weights": ("batch", 2, "NONFINITE_GRADIENT"),
-    "metric inputs": ("metric_inputs", None, "NONFINITE_METRIC"),
-    "search inputs": ("search_batch", 0, "NONFINITE_LOSS"),
-    "search targets": ("search_batch", 1, "NONFINITE_LOSS"),
-    "ratio inputs": ("ratio_batch", 0, "NONFINITE_LOSS"),
-    "ratio targets": ("ratio_batch", 1, "NONFINITE_LOSS"),
+    "gradient inputs": ("batch", 0, "NONFINITE_GRADIENT", "KEPT_REFUSED"),
+    "gradient targets": ("batch", 1, "NONFINITE_GRADIENT", "KEPT_REFUSED"),
+    "gradient weights": ("batch", 2, "NONFINITE_GRADIENT", "KEPT_REFUSED"),
+    "metric inputs": ("metric_inputs", None, "NONFINITE_METRIC", "RAISED_REFUSED"),
+    "search inputs": ("search_batch", 0, "NONFINITE_LOSS", "KEPT_REFUSED"),
+    "search targets": ("search_batch", 1, "NONFINITE_LOSS", "KEPT_REFUSED"),
+    "ratio inputs": ("ratio_batch", 0, "NONFINITE_LOSS", "KEPT_REFUSED"),
+    "ratio targets": ("ratio_batch", 1, "NONFINITE_LOSS", "KEPT_REFUSED"),
 }
 
 
@@ -88,9 +90,13 @@ def test_a_bad_number_is_refused_named_and_forgotten(method):
     start = opt.init(CASE.params)
     _, _, info = step(opt, CASE.params, start, good)
     assert info.accepted
-    raised = start._replace(damping=jnp.asarray(0.75))
-    want, want_state, _ = step(opt, CASE.params, raised._replace(steps=jnp.ones((), jnp.int32)), good)
-    for place, (name, part, reason) in PLACES.items():
+    later = start._replace(steps=jnp.ones((), jnp.int32))
+    want = {
+        damping: step(opt, CASE.params, later._replace(damping=jnp.asarray(damping)), good)
+        for damping in (0.5, 0.75)
+    }
+    for place, (name, part, reason, answer) in PLACES.items():
+        damping = 0.75 if answer == "RAISED_REFUSED" else 0.5
         unused = (name == "search_batch" and not opt.search.measures) or (
             name == "metric_inputs" and not opt.direction.needs_metric
         )
@@ -102,25 +108,28 @@ def test_a_bad_number_is_refused_named_and_forgotten(method):
             assert not info.accepted, (place, value)
             assert ng.Outcome(int(info.outcome)).name == reason, (place, value)
             assert identical(params, CASE.params), (place, value)
-            assert state.damping == 0.75, (place, value)
+            assert ng.Answer(int(info.answer)).name == answer, (place, value)
+            assert state.damping == damping, (place, value)
             assert finite(state), (place, value)
             # The next clean step is the one a fresh state with this λ would take.
             after, after_state, info = step(opt, params, state, good)
             assert info.accepted, (place, value)
-            assert identical(after, want), (place, value)
-            assert identical(after_state.damping, want_state.damping), (place, value)
+            assert identical(after, want[damping][0]), (place, value)
+            assert identical(after_state.damping, want[damping][1].damping), (place, value)
 
 
-def test_a_bad_number_is_never_accepted_however_many_in_a_row():
+@pytest.mark.parametrize(("place", "damping"), [("gradient inputs", 0.5), ("metric inputs", 500.0)])
+def test_a_bad_number_is_never_accepted_however_many_in_a_row(place, damping):
+    """λ stays, or rises to a thousand times its first value and no further."""
     opt = METHODS["NGD"]
     params, state = CASE.params, opt.init(CASE.params)
-    bad = spoil(clean(), "batch", 0, jnp.nan)
+    bad = spoil(clean(), *PLACES[place][:2], jnp.nan)
     for k in range(60):
         params, state, info = step(opt, params, state, bad)
         assert not info.accepted
         assert state.steps == k + 1
     assert identical(params, CASE.params)
-    assert state.damping == 1e8
+    assert state.damping == damping
     assert step(opt, params, state, clean())[2].accepted
 
 

@@ -14,11 +14,11 @@ from natgrad.search.line import Bracket, Point
 few = settings(derandomize=True, deadline=None, max_examples=25)
 
 
-def local(loss=None, slope=-1.0, steps=0, learning_rate=None, metric=None):
+def local(resolution=None, slope=-1.0, steps=0, learning_rate=None, metric=None):
     return Local(
         rows={"w": jnp.ones((1, 2))},
         slopes=jnp.array([slope]),
-        loss=None if loss is None else jnp.asarray(loss),
+        resolution=None if resolution is None else jnp.asarray(resolution),
         shift=jnp.asarray(0.0),
         metric=metric,
         steps=jnp.asarray(steps),
@@ -47,24 +47,25 @@ def quartic_search(coefficients):
         return a * z[0] + b * z[0] ** 2 + c * z[0] ** 3 + 0.1 * z[0] ** 4
 
     found = ng.LineSearch()(probe, local(0.0))
-    return found.z, found.loss, probe(found.z)
+    return found.z, found.change, probe(found.z)
 
 
 @few
 @given(st.tuples(*(st.floats(-20, 20),) * 3))
 def test_line_search_never_raises_the_loss_and_reports_what_it_saw(coefficients):
-    z, loss, value = quartic_search(coefficients)
-    assert loss <= 0
-    assert (loss < 0) or (z == 0)
-    np.testing.assert_allclose(loss, value, rtol=1e-12, atol=1e-12)
+    z, change, value = quartic_search(coefficients)
+    assert change <= 0
+    assert (change < 0) or (z == 0)
+    np.testing.assert_allclose(change, value, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("minimum", [1e-4, 0.03, 0.9, 1.0, 7.0, 5e3])
 def test_line_search_finds_the_minimum_of_a_parabola(minimum):
     def probe(z):
-        return (z[0] - minimum) ** 2
+        return z[0] * (z[0] - 2 * minimum)
 
-    found = ng.LineSearch()(probe, local(minimum**2))
+    found = ng.LineSearch()(probe, local(0.0))
+    np.testing.assert_allclose(found.change, -(minimum**2), rtol=1e-11)
     np.testing.assert_allclose(found.z, [minimum], rtol=1e-6)
 
 
@@ -77,21 +78,74 @@ def test_line_search_stays_on_this_side_of_a_wall(beyond):
 
     found = ng.LineSearch()(probe, local(0.0))
     assert 0.1 < found.z[0] < 0.2
-    assert found.loss == -found.z[0]
+    assert found.change == -found.z[0]
 
 
 @pytest.mark.parametrize(
-    "probe", [lambda z: 1 + z[0], lambda z: jnp.full((), jnp.nan), lambda z: 1 + 0 * z[0]]
+    "probe", [lambda z: z[0], lambda z: jnp.full((), jnp.nan), lambda z: 0 * z[0], lambda z: z[0] ** 2]
 )
 def test_line_search_returns_zero_where_nothing_is_lower(probe):
-    found = ng.LineSearch()(probe, local(1.0))
+    found = ng.LineSearch()(probe, local(0.0))
     assert found.z[0] == 0
-    assert found.loss == 1
+    assert found.change == 0
+
+
+MEASURING = {
+    "line": (ng.LineSearch(), 1),
+    "Armijo": (ng.Armijo(), 1),
+    "backtracking": (ng.Backtrack(), 2),
+    "plane": (ng.PlaneSearch(), 2),
+    "BFGS": (ng.SubspaceBFGS(), 2),
+    "COBYLA": (ng.Cobyla(), 2),
+}
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_what_is_lower_by_less_than_the_resolution_is_not_lower(name):
+    """The parabola (z₀ − 1)² − 1 in units of 1e-6: seen at a resolution of half its depth, not at its depth."""
+    search, rows = MEASURING[name]
+
+    def probe(z):
+        return 1e-6 * (z[0] * (z[0] - 2) + jnp.sum(z[1:] ** 2))
+
+    def at(resolution):
+        slopes = -2e-6 * jnp.eye(rows)[0]
+        here = local(resolution)._replace(rows={"w": jnp.eye(rows)}, slopes=slopes)
+        return search(probe, here)
+
+    seen, unseen = at(0.5e-6), at(1e-6)
+    assert seen.change < -0.5e-6
+    np.testing.assert_allclose(probe(seen.z), seen.change, rtol=1e-9)
+    assert jnp.all(unseen.z == 0)
+    assert unseen.change == 0
+
+
+def test_the_plane_search_goes_forward_along_its_first_row_however_short():
+    """Where the loss rises at length 1 the first row is halved until it falls: the second alone leads nowhere."""
+
+    def probe(z):
+        return -z[0] + 300 * z[0] ** 2 + z[1] ** 2
+
+    plane = local(0.0)._replace(rows={"w": jnp.eye(2)}, slopes=jnp.array([-1.0, 0.0]))
+    found = ng.PlaneSearch()(probe, plane)
+    np.testing.assert_allclose(found.z, [1 / 600, 0], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(found.change, -1 / 1200, rtol=1e-9)
+
+
+def test_the_plane_search_takes_the_last_step_back_where_that_is_lower():
+    def probe(z):
+        return (z[0] - 1) ** 2 + 3 * (z[1] + 0.5) ** 2 + (z[0] - 1) * (z[1] + 0.5) - 1.25
+
+    np.testing.assert_allclose(probe(jnp.zeros(2)), 0, atol=1e-15)
+    plane = local(0.0)._replace(rows={"w": jnp.eye(2)}, slopes=jnp.array([-1.5, 2.0]))
+    found = ng.PlaneSearch()(probe, plane)
+    np.testing.assert_allclose(found.z, [1, -0.5], rtol=1e-6)
+    np.testing.assert_allclose(found.change, -1.25, rtol=1e-9)
 
 
 @pytest.mark.parametrize("maxprobes", [1, 4, 9])
 def test_line_search_keeps_to_its_probes(maxprobes):
-    for shape in (lambda x: -x, lambda x: (x - 0.3) ** 2, lambda x: x):
+    for shape in (lambda x: -x, lambda x: x * (x - 0.6), lambda x: x):
         probes = []
 
         def probe(z, shape=shape, probes=probes):
@@ -99,7 +153,7 @@ def test_line_search_keeps_to_its_probes(maxprobes):
             return shape(z[0])
 
         with jax.disable_jit():
-            ng.LineSearch(maxprobes=maxprobes)(probe, local(shape(jnp.asarray(0.0))))
+            ng.LineSearch(maxprobes=maxprobes)(probe, local(0.0))
         assert 0 < len(probes) <= maxprobes
 
 
@@ -152,18 +206,18 @@ def test_loss_never_rises_over_thousands_of_searched_steps():
     assert (after[:, -1] < before[:, 0]).all()
 
 
-@pytest.mark.parametrize("base", [-100.0, 7.0])
-def test_cobyla_minds_a_wall_and_finds_the_minimum_before_it(base):
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_cobyla_minds_a_wall_and_finds_the_minimum_before_it(scale):
     """Beyond z₀ = 1.2 the loss is not a number, and COBYLA's first radius leads there."""
 
     def probe(z):
-        value = base + 50 * (z[0] - 1.1) ** 2 + 20 * (z[1] - 0.3) ** 2
-        return jnp.where(z[0] > 1.2, jnp.nan, value)
+        change = scale * (50 * z[0] * (z[0] - 2.2) + 20 * z[1] * (z[1] - 0.6))
+        return jnp.where(z[0] > 1.2, jnp.nan, change)
 
-    plane = local()._replace(rows={"w": jnp.eye(2)}, slopes=jnp.array([-1.0, -1.0]), loss=probe(jnp.zeros(2)))
+    plane = local(0.0)._replace(rows={"w": jnp.eye(2)}, slopes=scale * jnp.array([-110.0, -12.0]))
     found = ng.Cobyla(final_radius=1e-6, maxprobes=500)(probe, plane)
     np.testing.assert_allclose(found.z, [1.1, 0.3], atol=1e-3)
-    np.testing.assert_allclose(found.loss, base, atol=1e-3)
+    np.testing.assert_allclose(found.change, -scale * (50 * 1.1**2 + 20 * 0.3**2), atol=1e-3 * scale)
 
 
 @pytest.mark.parametrize(("middle", "halved"), [(3.0, 2.0), (2.0, 3.0)])

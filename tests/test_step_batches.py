@@ -69,7 +69,10 @@ def test_a_step_in_chunks_is_the_whole_one(microbatch):
     (params, state, info), (whole, whole_state, whole_info) = run(microbatch), run(None)
     close(params, whole, 1e-9)
     close(state.damping, whole_state.damping)
-    close((info.loss, info.new_loss, info.rho, info.kl), (whole_info[:3] + whole_info[9:10]), 1e-9)
+    for name in ("loss", "new_loss", "rho", "kl", "stretch", "resolution"):
+        close(getattr(info, name), getattr(whole_info, name), 1e-9)
+    np.testing.assert_allclose(info.resolution, whole_info.resolution, rtol=1e-9)
+    assert info.answer == whole_info.answer
 
 
 def test_weighted_is_replicated():
@@ -173,6 +176,29 @@ def test_stateful_models_hand_on_the_context_of_the_gradient_pass(microbatch):
     np.testing.assert_allclose(info.new_loss, loss, rtol=1e-10)
 
 
+@pytest.mark.parametrize("microbatch", [None, 2])
+def test_with_a_gradient_from_elsewhere_a_stateful_model_keeps_its_context(microbatch):
+    """Nothing passes the gradient batch through the model for its sake: the old context comes back."""
+
+    def model(params, x, context):
+        return mlp(params, x - context["mean"]), jax.tree.map(lambda leaf: leaf + 1, context)
+
+    context = {"mean": jnp.full(3, 0.1), "calls": jnp.array(4)}
+    opt = ng.natural_gradient(
+        ng.Stateful(model), ng.Bernoulli(), solver=EXACT, damping=CONSTANT, microbatch=microbatch
+    )
+    plain = ng.natural_gradient(
+        lambda p, x: mlp(p, x - 0.1), ng.Bernoulli(), solver=EXACT, damping=CONSTANT, microbatch=microbatch
+    )
+    gradient = jax.jit(jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X - 0.1), T))))(PARAMS)
+    params, _, info = opt.step(PARAMS, opt.init(PARAMS), (X, None), gradient=gradient, context=context)
+    expected, _, _ = plain.step(PARAMS, plain.init(PARAMS), (X, T))
+    close(params, expected, 1e-10)
+    assert info.accepted
+    assert jax.tree.structure(info.context) == jax.tree.structure(context)
+    close(info.context, context, 0)
+
+
 def test_an_objective_replaces_the_loss_and_leaves_the_metric():
     def objective(r, t):
         return jnp.sum(jnp.abs(jax.nn.sigmoid(r) - t) ** 3, axis=1)
@@ -215,20 +241,48 @@ def test_a_gradient_from_elsewhere_with_a_ratio_batch():
     close(found[2].rho, expected[2].rho, 1e-8)
 
 
+def test_a_ratio_batch_is_given_the_slope_of_the_gradient_batch_unless_the_gradient_comes_from_elsewhere():
+    """ρ asks for the model's error, not for the difference of two batches; a foreign gradient has no batch."""
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), solver=EXACT, reject=-1e9)
+    other = (X[:4] + 0.2, T[:4])
+
+    def loss(p, batch):
+        return jnp.mean(ng.Bernoulli().nll(mlp(UNRAVEL(p), batch[0]), batch[1]))
+
+    g, other_g = (np.asarray(jax.jit(jax.grad(loss))(FLAT, batch)) for batch in ((X, T), other))
+    J = oracles.jacobians(mlp, PARAMS, X)
+    F = oracles.metric(J, [oracles.bernoulli_matrix(row) for row in np.asarray(mlp(PARAMS, X))])
+    step = -oracles.solve(F, g, 1.0)
+    promise = g @ step + step @ F @ step / 2
+    change = float(loss(FLAT + step, other) - loss(FLAT, other))
+    assert abs((g - other_g) @ step) > 0.1 * abs(change)
+    params, _, info = opt.step(PARAMS, opt.init(PARAMS), (X, T), ratio_batch=other)
+    np.testing.assert_allclose(flat(params), FLAT + step, rtol=1e-9)
+    np.testing.assert_allclose(info.rho, (change + (g - other_g) @ step) / promise, rtol=1e-8)
+    params, _, info = opt.step(
+        PARAMS, opt.init(PARAMS), (X, None), gradient=UNRAVEL(jnp.asarray(g)), ratio_batch=other
+    )
+    np.testing.assert_allclose(flat(params), FLAT + step, rtol=1e-9)
+    np.testing.assert_allclose(info.rho, change / promise, rtol=1e-8)
+    np.testing.assert_allclose(info.new_loss, loss(FLAT + step, other), rtol=1e-9)
+
+
 def test_the_search_probes_the_search_batch():
-    """The losses it compares are those of the search batch, and the point it takes is the lowest there."""
+    """The point it takes is the lowest there. The loss that is shown, and ρ, are the gradient batch's."""
     other = (X[:4] + 0.2, T[:4])
     opt = ng.natural_gradient(mlp, ng.Bernoulli(), search=ng.LineSearch(refinements=8))
     params, _, info = opt.step(PARAMS, opt.init(PARAMS), (X, T), search_batch=other)
 
-    def loss(p):
-        return jnp.mean(ng.Bernoulli().nll(mlp(p, other[0]), other[1]))
+    def loss(p, batch):
+        return jnp.mean(ng.Bernoulli().nll(mlp(p, batch[0]), batch[1]))
 
-    np.testing.assert_allclose(info.loss, loss(PARAMS), rtol=1e-12)
-    np.testing.assert_allclose(info.new_loss, loss(params), rtol=1e-12)
+    np.testing.assert_allclose(info.loss, loss(PARAMS, (X, T)), rtol=1e-12)
+    np.testing.assert_allclose(info.new_loss, loss(params, (X, T)), rtol=1e-12)
     along = jax.tree.map(jnp.subtract, params, PARAMS)
-    _, slope = jax.jvp(loss, (params,), (along,))
-    assert abs(slope) < 1e-3 * (info.loss - info.new_loss)
+    _, slope = jax.jvp(lambda p: loss(p, other), (params,), (along,))
+    assert abs(slope) < 1e-3 * (loss(PARAMS, other) - loss(params, other))
+    _, own_slope = jax.jvp(lambda p: loss(p, (X, T)), (PARAMS,), (along,))
+    np.testing.assert_allclose(info.rho, (info.new_loss - info.loss) / (own_slope + info.kl), rtol=1e-9)
 
 
 @pytest.mark.parametrize("search", [None, ng.LineSearch()], ids=["fixed rate", "line search"])
@@ -259,6 +313,41 @@ def test_reject_refuses_a_rise_of_the_loss_and_nothing_else(recipe):
     assert info.new_loss < info.loss
     params, state, info = opt.step(PARAMS, state, (X, T), learning_rate=-0.1)
     assert info.new_loss > info.loss
+    assert ng.Outcome.name_of(info.outcome) == "rejected"
+    assert np.array_equal(flat(params), FLAT)
+    assert state.damping == 1.5
+
+
+@pytest.mark.parametrize("recipe", [ng.natural_gradient, ng.sgd], ids=["natural", "sgd"])
+def test_by_default_a_rule_that_measures_rho_refuses_what_is_below_minus_one(recipe):
+    """Uphill at a rate of −r the loss rises by nearly what r promised to lower it: ρ is near −1, on either side."""
+    measured = recipe(mlp, ng.Bernoulli(), damping=ng.LevenbergMarquardt(1.0))
+    constant = recipe(mlp, ng.Bernoulli(), damping=CONSTANT)
+    assert (measured.least_ratio, constant.least_ratio) == (-1, None)
+    assert recipe(mlp, ng.Bernoulli(), damping=CONSTANT, reject=0.3).least_ratio == 0.3
+    seen = set()
+    for rate in (-1e-3, -0.3, -1.0, -3.0, -30.0):
+        params, _, info = measured.step(PARAMS, measured.init(PARAMS), (X, T), learning_rate=rate)
+        outcome = ng.Outcome.name_of(info.outcome)
+        assert outcome == ("rejected" if info.rho < -1 else "accepted")
+        assert np.array_equal(flat(params), FLAT) == (outcome == "rejected")
+        seen.add(outcome)
+        assert constant.step(PARAMS, constant.init(PARAMS), (X, T), learning_rate=rate)[2].accepted
+    assert "rejected" in seen
+    lenient = recipe(mlp, ng.Bernoulli(), damping=ng.LevenbergMarquardt(1.0), reject=-1e9)
+    assert lenient.step(PARAMS, lenient.init(PARAMS), (X, T), learning_rate=-3.0)[2].accepted
+
+
+def test_a_rho_that_is_no_number_is_refused():
+    """Nothing was promised, and something was done."""
+
+    class Silent(ng.LevenbergMarquardt):
+        def predict(self, slope, curvature):
+            return jnp.zeros_like(slope)
+
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), damping=Silent(1.0))
+    params, state, info = opt.step(PARAMS, opt.init(PARAMS), (X, T))
+    assert jnp.isnan(info.rho)
     assert ng.Outcome.name_of(info.outcome) == "rejected"
     assert np.array_equal(flat(params), FLAT)
     assert state.damping == 1.5
@@ -346,7 +435,8 @@ def test_with_chunks_memory_does_not_follow_the_batch(recipe, options):
 
     params = {"w": jnp.ones((50, 20)), "v": jnp.ones((20, 50))}
     opt = recipe(model, ng.Bernoulli(), microbatch=64, **options)
-    # What grows is a number or two an example, coefficients and the like, and no copy of its 100.
+    # What grows is a few numbers an example (its coefficient, its place, its loss at θ, from which changes are
+    # measured, weighted and not), and no copy of its 100.
     few, many = planned(opt, params, 8192), planned(opt, params, 65536)
-    assert many - few < (65536 - 8192) * 4 * 10
+    assert many - few < (65536 - 8192) * 8 * 6
     assert few < 8192 * 4 * 50

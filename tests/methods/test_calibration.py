@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 
 import natgrad as ng
@@ -34,8 +35,10 @@ def test_the_first_step_is_trusted_and_not_idle(scale):
     params = start(scale)
     _, state, info = opt.step(params, opt.init(params), (X, T))
     assert 0.75 <= float(info.rho) <= 0.95
-    # Trusted above ¾, so Levenberg–Marquardt goes on from there.
-    np.testing.assert_allclose(state.damping, info.damping * 2 / 3)
+    # Trusted above ¾, so Levenberg–Marquardt goes on from there; above 0.9 a fall counts three times.
+    factor = (2 / 3) ** 3 if info.rho > 0.9 else 2 / 3
+    np.testing.assert_allclose(state.damping, info.damping * factor)
+    assert state.record.sure == info.damping
 
 
 def test_later_steps_are_not_calibrated():
@@ -54,8 +57,54 @@ def test_a_nan_in_the_first_batch_ends_the_search_and_refuses_the_step():
     same, state, info = opt.step(params, opt.init(params), (X.at[0, 0].set(jnp.nan), T))
     assert not info.accepted
     jax.tree.map(np.testing.assert_array_equal, same, params)
-    assert np.isfinite(state.damping)
-    assert state.damping <= 1e8
+    assert state.damping == info.damping == 1
+    assert ng.Answer.name_of(info.answer) == "kept refused"
+    # No step was taken: the next one is calibrated as the first would have been.
+    found, _, info = opt.step(params, state, (X, T))
+    expected, _, first = opt.step(params, opt.init(params), (X, T))
+    assert 0.75 <= info.rho <= 0.95
+    assert info.damping == first.damping
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("bounds", [(1e-8, 1e-6), (1e-8, 1e8), (1e5, 1e6)], ids=["low", "wide", "high"])
+def test_calibration_stays_within_the_bounds(bounds):
+    """A λ that is too small or too large for [0.75, 0.95] is as near as they allow."""
+    rule = ng.LevenbergMarquardt("calibrate", bounds=bounds, reduction="quadratic")
+    opt = ng.natural_gradient(net, ng.Gaussian(), damping=rule, solver=ng.CG(50, 1e-6), reject=-1e9)
+    params = start(1.0)
+    _, state, info = opt.step(params, opt.init(params), (X, T))
+    assert bounds[0] <= info.damping <= bounds[1]
+    assert bounds[0] <= state.damping <= bounds[1]
+    wide = bounds == (1e-8, 1e8)
+    assert (0.75 <= info.rho <= 0.95) == wide
+    if not wide:
+        assert info.damping == (bounds[1] if info.rho < 0.75 else bounds[0])
+
+
+def test_calibration_holds_one_step_in_its_loop_and_compiles_it_once(compilations):
+    rule = ng.LevenbergMarquardt("calibrate")
+
+    def make(damping):
+        return ng.natural_gradient(net, ng.Gaussian(), damping=damping, solver=ng.CG(7))
+
+    params = start(1.0)
+
+    def count(opt, name):
+        jaxpr = jax.make_jaxpr(opt.step)(params, opt.init(params), (X, T)).jaxpr
+        return sum(equation.primitive.name == name for equation in oracles.primitives(jaxpr))
+
+    opt, plain = make(rule), make(ng.LevenbergMarquardt(1.0))
+    for name in ("tanh", "dot_general"):
+        assert count(opt, name) == count(plain, name) > 0
+    assert count(opt, "while") == count(plain, "while") + 1
+
+    state = opt.init(params)
+    params, state, _ = opt.step(params, state, (X, T))
+    with compilations() as compiled:
+        params, state, _ = opt.step(params, state, (X, T))
+        make(ng.LevenbergMarquardt("calibrate")).step(params, state, (X, T))
+    assert compiled() == 0
 
 
 def test_only_calibrate_is_a_word_for_it():

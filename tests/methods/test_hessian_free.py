@@ -14,18 +14,18 @@ pytestmark = pytest.mark.usefixtures("fast_compile")
 PROBLEM = quadratic()
 
 
-def local(slopes, loss):
+def local(slopes, resolution=0.0):
     zero = jnp.zeros(())
-    return Local(None, jnp.asarray(slopes), jnp.asarray(loss), zero, None, jnp.zeros((), jnp.int32))
+    return Local(None, jnp.asarray(slopes), jnp.asarray(resolution), zero, None, jnp.zeros((), jnp.int32))
 
 
 def along_rows(losses):
-    """A recorded sequence: the loss at each row taken whole, shortened linearly towards a start of 10."""
+    """A recorded sequence: the change from a loss of 10 at each row taken whole, shortened linearly towards 0."""
     losses = jnp.asarray(losses)
 
     def probe(z):
         row = jnp.argmax(jnp.abs(z))
-        return 10.0 + (losses[row] - 10.0) * z[row]
+        return (losses[row] - 10.0) * z[row]
 
     return probe
 
@@ -41,21 +41,93 @@ def along_rows(losses):
     ],
 )
 def test_backtracking_stops_at_the_first_iterate_its_predecessor_does_not_improve(losses, chosen):
-    found = ng.Backtrack()(along_rows(losses), local(-np.ones(5), 10.0))
+    found = ng.Backtrack()(along_rows(losses), local(-np.ones(5)))
     np.testing.assert_array_equal(found.z, np.eye(5)[chosen])
-    assert found.loss == losses[chosen]
+    assert found.change == losses[chosen] - 10
 
 
 def test_backtracking_returns_nothing_when_every_iterate_is_worse():
-    found = ng.Backtrack()(along_rows([12.0, 13.0]), local(-np.ones(2), 10.0))
+    found = ng.Backtrack()(along_rows([12.0, 13.0]), local(-np.ones(2)))
     np.testing.assert_array_equal(found.z, 0)
-    assert found.loss == 10.0
+    assert found.change == 0
+
+
+def test_backtracking_shortens_the_first_row_where_the_solver_filled_no_other():
+    """From a loss of 10 the first row leads to 12, and to 9 at 0.4 of it. The others are 0: no step is no iterate."""
+
+    def probe(z):
+        return -5.5 * z[0] + 7.5 * z[0] ** 2
+
+    np.testing.assert_allclose([10 + probe(jnp.array([z])) for z in (1.0, 0.4)], [12, 9])
+    found = ng.Backtrack()(probe, local([-1.0, 0.0, 0.0]))
+    assert 0 < found.z[0] < 0.5
+    np.testing.assert_array_equal(found.z[1:], 0)
+    np.testing.assert_allclose(found.change, probe(found.z))
+    assert found.change < 0
+
+
+def tried(search, phi, slope=-1.0):
+    """Return the lengths that were probed, and what was found."""
+    lengths = []
+
+    def probe(z):
+        lengths.append(float(z[0]))
+        return phi(z[0])
+
+    with jax.disable_jit():
+        found = search(probe, local([slope]))
+    return lengths, found
+
+
+def test_armijo_goes_to_the_bottom_of_the_parabola():
+    """φ(α) = −α + 2α²: 1 is too long, and the parabola through what is known is φ itself, lowest at ¼."""
+    lengths, found = tried(ng.Armijo(), lambda a: -a + 2 * a**2)
+    np.testing.assert_allclose(lengths, [1, 0.25])
+    np.testing.assert_allclose(found.z, [0.25])
+    np.testing.assert_allclose(found.change, -0.125)
 
 
 def test_armijo_takes_the_first_length_that_falls_enough():
-    """φ(α) = 1 − α + 2α²: enough at 1 − 10⁻²α needs α ≤ 0.495, and 0.8⁴ = 0.4096 is the first such power."""
-    found = ng.Armijo()(lambda z: 1 - z[0] + 2 * z[0] ** 2, local([-1.0], 1.0))
+    """φ(α) = −α + α²/2: at 1 the loss falls by half the slope, and a hundredth is enough."""
+    lengths, found = tried(ng.Armijo(), lambda a: -a + a**2 / 2)
+    assert lengths == [1.0]
+    assert (found.z, found.change) == (1.0, -0.5)
+    # Where ¾ is asked for, enough is α ≤ ½. The bottom of the parabola is at 1, but a length is shortened by 0.8
+    # at the least.
+    lengths, found = tried(ng.Armijo(decrease=0.75), lambda a: -a + a**2 / 2)
+    np.testing.assert_allclose(lengths, [1, 0.8, 0.8**2, 0.8**3, 0.8**4])
     np.testing.assert_allclose(found.z, [0.8**4])
+
+
+@pytest.mark.parametrize("times", [10, 100])
+@pytest.mark.parametrize("shape", ["parabola", "quartic", "wall"])
+def test_armijo_shortens_a_row_that_overshoots_within_ten_probes(times, shape):
+    """The lowest point, or the wall, is at a tenth or a hundredth of the row."""
+
+    def phi(a):
+        a = a * times
+        bend = {"parabola": a**2 / 2, "quartic": a**4 / 4, "wall": jnp.where(a < 1, a**2 / 4, jnp.nan)}
+        return (-a + bend[shape]) / times
+
+    lengths, found = tried(ng.Armijo(), phi)
+    assert len(lengths) <= 10
+    assert 0 < found.z[0] < 2 / times
+    assert found.change == phi(found.z[0])
+    assert found.change <= -1e-2 * found.z[0]
+    assert found.change < -0.05 / times
+
+
+def test_armijo_cuts_to_a_tenth_at_the_most():
+    lengths, _ = tried(ng.Armijo(), lambda a: jnp.where(a < 0.005, -a, jnp.inf))
+    np.testing.assert_allclose(lengths, [1, 0.1, 0.01, 0.001])
+    lengths, _ = tried(ng.Armijo(), lambda a: -a + 1e3 * a**2)
+    np.testing.assert_allclose(lengths, [1, 0.1, 0.01, 0.001, 0.0005])
+
+
+def test_armijo_does_not_shorten_a_row_that_leads_up():
+    lengths, found = tried(ng.Armijo(), lambda a: a + a**2, slope=1.0)
+    assert lengths == [1.0]
+    assert (found.z, found.change) == (0, 0)
 
 
 def test_armijo_counts_its_trials():
@@ -64,9 +136,9 @@ def test_armijo_counts_its_trials():
 
     def probe(z):
         jax.debug.callback(lambda at: seen.append(float(at)), z[0])
-        return 2.0 + 0 * z[0]
+        return 1.0 + 0 * z[0]
 
-    found = rising(probe, local([-1.0], 1.0))
+    found = rising(probe, local([-1.0]))
     jax.effects_barrier()
     assert len(seen) == 60
     assert found.z == 0
@@ -79,9 +151,9 @@ def test_the_default_first_step_is_martens_direction():
     damped = PROBLEM.hessian + 45 * np.eye(7)
     expected = -np.linalg.solve(damped, PROBLEM.gradient(np.asarray(PROBLEM.start)))
     np.testing.assert_allclose(params - PROBLEM.start, expected, rtol=1e-2)
-    # On a quadratic the undamped model is exact: ρ = 1, and λ falls by 2/3.
+    # On a quadratic the undamped model is exact: ρ = 1, and λ falls by 2/3 three times.
     np.testing.assert_allclose(info.rho, 1, rtol=1e-6)
-    np.testing.assert_allclose(state.damping, 30)
+    np.testing.assert_allclose(state.damping, 45 * (2 / 3) ** 3)
 
 
 def test_the_next_solve_starts_from_a_part_of_the_last_solution():
@@ -139,7 +211,9 @@ def test_kiros_schedules():
     np.testing.assert_allclose([warm(0), warm(1), warm(2), warm(10_000)], [0.5, 0.5, 0.505, 0.99], rtol=1e-6)
     _, state, info = opt.step(PROBLEM.start, opt.init(PROBLEM.start), PROBLEM.batch)
     assert int(info.solver.iterations) == 5
-    np.testing.assert_allclose(state.damping, 0.99)
+    # ρ is above 0.9, so 0.99 counts three times.
+    assert info.rho > 0.9
+    np.testing.assert_allclose(state.damping, 0.99**3)
 
 
 def test_a_solver_without_snapshots_is_refused():

@@ -80,11 +80,13 @@ class Injected:
         if isinstance(inner, ng.Averaged):
             inner, before, after = inner.optimizer, before.inner, after.inner
         damping = getattr(inner, "damping", None)
-        raised = damping is None or (
-            after.damping > before.damping if damping.needs_ratio else after.damping == before.damping
+        # A larger λ may mend the metric's numbers, and has no part in what is not finite at θ itself.
+        mendable = getattr(damping, "needs_ratio", False) and info.outcome == ng.Outcome.NONFINITE_METRIC
+        answered = damping is None or (
+            after.damping > before.damping if mendable else after.damping == before.damping
         )
         named = "nonfinite" in ng.Outcome.name_of(info.outcome)
-        return not info.accepted and bits(params) == bits(self.params) and finite and bool(raised) and named
+        return not info.accepted and bits(params) == bits(self.params) and finite and bool(answered) and named
 
 
 def inject(method, problem, settings, places):
