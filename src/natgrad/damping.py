@@ -216,14 +216,14 @@ class LevenbergMarquardt(Damping):
 
     def answer(self, damping: Array, record: Record, seen: Evidence) -> tuple[Array, Record, Array]:
         """Return λ moved by what was seen. A ρ that is not a number (a step of length 0) moves nothing."""
-        why = self._why(seen)
+        why = self._why(damping, record, seen)
         falls = (why == Answer.LOWERED) | (why == Answer.LOWERED_UNMEASURABLE)
         rises = (why == Answer.RAISED) | (why == Answer.RAISED_REFUSED) | (why == Answer.RAISED_STRETCHED)
 
-        # What λ has no part in says nothing about the rises before it either.
-        row = jnp.where(
-            rises, jnp.minimum(record.rises + 1, 3), jnp.where(why == Answer.KEPT_REFUSED, record.rises, 0)
-        )
+        # Of rises in a row only those count that this step itself asks for.
+        own = (why == Answer.RAISED) | (why == Answer.RAISED_REFUSED)
+        aside = (why == Answer.KEPT_REFUSED) | (why == Answer.RAISED_STRETCHED)
+        row = jnp.where(own, jnp.minimum(record.rises + 1, 3), jnp.where(aside, record.rises, 0))
         # Two batches may have the same loss by chance; four in a row are one batch.
         same = (seen.stretch > 0) & ~seen.fresh
         calm = record.calm + jnp.where(falls, 1, 0) - jnp.where(rises & seen.fresh, CALM // 2, 0)
@@ -231,7 +231,7 @@ class LevenbergMarquardt(Damping):
         free = jnp.where(seen.rho > 0.9, self.lower_by**3, self.lower_by)
         wary = self.raise_by ** (-(2 ** (calm.astype(damping.dtype) / 8)) / 8)
         fall = jnp.where(calm == CALM, free, jnp.maximum(free, wary))
-        rise = self.raise_by ** row.astype(damping.dtype)
+        rise = self.raise_by ** jnp.where(own, row, 1).astype(damping.dtype)
         factor = jnp.where(falls, fall, jnp.where(rises, rise, 1)).astype(damping.dtype)
         moved = jnp.clip(damping * factor, *self.bounds)
         # Numbers of the metric that are not finite may be no fault of λ's: they cannot carry it far.
@@ -239,12 +239,14 @@ class LevenbergMarquardt(Damping):
         moved = jnp.where(seen.suspect, jnp.minimum(moved, limit), moved)
         return moved, Record(row, jnp.where(seen.taken, damping, record.sure), calm), why
 
-    def _why(self, seen: Evidence) -> Array:
+    def _why(self, damping: Array, record: Record, seen: Evidence) -> Array:
         """Return the `Answer`: the last cause that applies."""
         why = jnp.asarray(Answer.KEPT, jnp.int32)
         why = jnp.where(seen.rho > self.high, Answer.LOWERED, why)
         if self.stretch is not None:
-            why = jnp.where(seen.fresh & (seen.stretch > self.stretch), Answer.RAISED_STRETCHED, why)
+            # It speaks of the last step's λ: one that has risen since is not raised again.
+            stretched = seen.fresh & (seen.stretch > self.stretch) & (damping <= record.sure)
+            why = jnp.where(stretched, Answer.RAISED_STRETCHED, why)
         why = jnp.where(seen.rho < self.low, Answer.RAISED, why)
         why = jnp.where(seen.taken, why, Answer.RAISED_REFUSED)
         why = jnp.where(seen.unmeasurable, Answer.LOWERED_UNMEASURABLE, why)
@@ -344,5 +346,5 @@ class LastStep(NamedTuple):
     @classmethod
     def none(cls, theta: Tree) -> "LastStep":
         """Return no step."""
-        zero = jnp.zeros((), tree.dtype(theta))
-        return cls(tree.zeros_like(theta), zero, zero)
+        # Two arrays: a state whose buffers are given away holds none of them twice.
+        return cls(tree.zeros_like(theta), *(jnp.zeros((), tree.dtype(theta)) for _ in range(2)))

@@ -221,7 +221,8 @@ def commit(
     lengths = tree.norm(proposal.gradient), tree.norm(step)
 
     # ρ: actual / predicted change of the loss, on the ratio batch.
-    start, actual = _measured(opt, params, moved, step, slope, data, proposal, found)
+    start, change = _measured(opt, params, moved, data, proposal, found)
+    actual = change + _slope_gap(opt, params, step, slope, data)
     bend = jnp.zeros_like(slope) if metric is None else curvature
     predicted = opt.damping.predict(slope, bend + opt.l2 * lengths[1] ** 2)
     rho = ratio(actual, predicted, start.resolution)
@@ -260,7 +261,7 @@ def commit(
     )
     info = Info(
         loss=start.loss,
-        new_loss=start.loss + actual,
+        new_loss=start.loss + change,
         resolution=start.resolution,
         rho=rho,
         stretch=stretch,
@@ -412,19 +413,13 @@ def _change(opt: Optimizer, params: Tree, moved: Tree, data: Data, batch: Any, s
 
 
 def _measured(
-    opt: Optimizer,
-    params: Tree,
-    moved: Tree,
-    step: Tree,
-    slope: Array,
-    data: Data,
-    proposal: Proposal,
-    found: Found,
+    opt: Optimizer, params: Tree, moved: Tree, data: Data, proposal: Proposal, found: Found
 ) -> tuple[Start, Array]:
     """Return the loss on the ratio batch, its l2 term included, and its change by the step, if they are asked for."""
     nan = jnp.full_like(proposal.loss, jnp.nan)
     if data.ratio_batch is not None and _wants_ratio(opt):
-        start, change = _measured_elsewhere(opt, params, moved, step, slope, data)
+        start = _start(opt, params, data, data.ratio_batch)
+        change = _change(opt, params, moved, data, data.ratio_batch, start)
     elif proposal.own is None:
         return Start(proposal.loss, Before(None, None), nan), nan
     elif data.search_batch is None and found.change is not None:
@@ -436,27 +431,22 @@ def _measured(
     return start._replace(loss=start.loss + _penalty(opt, working(params))), change
 
 
-def _measured_elsewhere(
-    opt: Optimizer, params: Tree, moved: Tree, step: Tree, slope: Array, data: Data
-) -> tuple[Start, Array]:
-    """Return the same on a ratio batch of its own, as if it had the gradient batch's slope along the step.
+def _slope_gap(opt: Optimizer, params: Tree, step: Tree, slope: Array, data: Data) -> Any:
+    """Return how much steeper the step is on the gradient batch than on a ratio batch of its own.
 
     On other examples a step does less than on those it was made from, however good the model: their slope is
-    another. Taken off, what is left is the model's error, and that is what ρ asks for.
+    another. With the difference made up, what is left is the model's error, and that is what ρ asks for.
     """
+    if data.ratio_batch is None or data.gradient is not None or not _wants_ratio(opt):
+        return 0.0
     problem, examples = opt.problem, _examples(opt, params, data, data.ratio_batch)
-    linear = problem.linearize(params, examples, data.context)
-    start = problem.start(linear)
-    change = _change(opt, params, moved, data, data.ratio_batch, start)
-    if data.gradient is not None:
-        return start, change
 
     def part(chunk: Chunk) -> Array:
         pull = jax.grad(problem.total)(chunk.outputs, chunk.examples)
         return tree.vdot(pull, chunk.jvp(step))
 
-    own_slope = linear.sum(part) + (opt.l2 * tree.vdot(working(params), step) if opt.l2 else 0.0)
-    return start, change + (slope - own_slope)
+    there = problem.linearize(params, examples, data.context).sum(part)
+    return slope - there - (opt.l2 * tree.vdot(working(params), step) if opt.l2 else 0.0)
 
 
 def _stretch(state: State, metric: Operator | None) -> Array:

@@ -218,8 +218,8 @@ def stochastic_hessian_free(
 ) -> Optimizer:
     """Hessian-Free for minibatches, after Kiros (2013).
 
-    A few CG iterations a step; warm start 0.5, growing by 1% an epoch to 0.99; λ from 1, moved by 1% a step; the
-    first trial length falls by 0.2% an epoch. Give `step` a minibatch and a tenth of it as `metric_inputs=`.
+    A few CG iterations per step; warm start 0.5, growing by 1% per epoch to 0.99; λ from 1 (Kiros moved it by 1% per
+    step, too slowly to follow what minibatches say); the first trial length falls by 0.2% per epoch. Give `step` a minibatch and a tenth of it as `metric_inputs=`.
     """
 
     import optax  # here, because it takes as long to import as the rest of natgrad
@@ -233,7 +233,7 @@ def stochastic_hessian_free(
         "search": Backtrack(
             Armijo(initial=optax.exponential_decay(1.0, steps_per_epoch, 0.998, staircase=True))
         ),
-        "damping": LevenbergMarquardt(1.0, lower_by=99 / 100),
+        "damping": LevenbergMarquardt(1.0),
     }
     return hessian_free(model, likelihood, **(settings | options))
 
