@@ -18,6 +18,7 @@ TAKEN = {
     "suspect": False,
     "stretch": 1.0,
     "fresh": False,
+    "share": 1.0,
     "steps": 0,
 }
 """A step that was taken and says nothing."""
@@ -28,7 +29,6 @@ SUSPECT = REFUSED | {"rho": np.nan, "suspect": True}
 FRESH = TAKEN | {"fresh": True}
 STRETCHED = FRESH | {"stretch": 2.1}
 SURE_FALL = (2 / 3) ** 3
-SLOW_FALL = 1.5 ** (-1 / 8)
 
 
 def evidence(facts, dtype=jnp.float32):
@@ -40,10 +40,15 @@ def evidence(facts, dtype=jnp.float32):
     )
 
 
-def answers(rule, *steps, start=None, dtype=jnp.float64):
-    """Return every λ after each of these steps, the answers' names, and the last record."""
+def answers(rule, *steps, start=None, sure=False, dtype=jnp.float64):
+    """Return every λ after each of these steps, the answers' names, and the last record.
+
+    With `sure`, the step before was taken with the first λ.
+    """
     damping, record = rule.init(dtype), rule.record(dtype)
     damping = damping if start is None else jnp.asarray(start, dtype)
+    if sure:
+        record = record._replace(sure=damping)
     dampings, names = [], []
     for facts in steps:
         damping, record, answer = rule.answer(damping, record, evidence(facts, dtype))
@@ -83,11 +88,15 @@ def answers(rule, *steps, start=None, dtype=jnp.float64):
         (STRETCHED | {"rho": 1.0, "stretch": 2.0}, SURE_FALL, "lowered"),
         (STRETCHED | {"taken": False}, 1.5, "raised refused"),
         (STRETCHED | {"taken": False, "blameless": True}, 1.0, "kept refused"),
+        # Where λ has no more part in the step than rounding it falls no further.
+        (TAKEN | {"rho": 1.0, "share": 1e-20}, 1.0, "kept negligible"),
+        (UNMEASURABLE | {"share": 1e-20}, 1.0, "kept negligible"),
+        (TAKEN | {"rho": 0.0, "share": 1e-20}, 1.5, "raised"),
     ],
 )
 def test_levenberg_marquardt_answers_what_a_step_showed(facts, factor, answer):
     for dtype in (jnp.float32, jnp.float64):
-        (damping,), (name,), _ = answers(ng.LevenbergMarquardt(3.0), facts, dtype=dtype)
+        (damping,), (name,), _ = answers(ng.LevenbergMarquardt(3.0), facts, sure=True, dtype=dtype)
         np.testing.assert_allclose(damping, 3 * factor, rtol=1e-6)
         assert name == answer
 
@@ -111,20 +120,45 @@ def test_rises_in_a_row_count_once_twice_and_then_three_times():
     np.testing.assert_allclose(dampings, np.cumprod([1.5, 2 / 3, 1.5, 1, 1, 1.5**2]))
 
 
-def test_after_a_rise_on_fresh_batches_lambda_falls_by_the_eighth_root():
+def test_after_rises_on_fresh_batches_lambda_falls_warily_and_then_ever_faster():
     broken, good = FRESH | {"rho": 0.0}, FRESH | {"rho": 1.0}
     rule = ng.LevenbergMarquardt(1.0)
-    factors = [SURE_FALL, 1.5, *(SLOW_FALL,) * 8, 1.5, SLOW_FALL]
-    dampings, _, _ = answers(rule, good, broken, *(good,) * 8, STRETCHED, FRESH | {"rho": 0.8})
-    np.testing.assert_allclose(dampings, np.cumprod(factors))
-    # One failure in nine steps keeps λ where it is.
-    np.testing.assert_allclose(dampings[9], dampings[0])
-    # The same batch again: nothing is held against it.
-    dampings, _, _ = answers(rule, broken, good, good | {"fresh": False}, good)
-    np.testing.assert_allclose(dampings, np.cumprod([1.5, SLOW_FALL, SURE_FALL, SURE_FALL]))
-    # A rise on the same batch over and over is no failure on fresh ones.
-    dampings, _, _ = answers(rule, TAKEN | {"rho": 0.0}, good)
-    np.testing.assert_allclose(dampings, np.cumprod([1.5, SURE_FALL]))
+    # Two rises take all the calm; the first falls after them are the eighth root, one failure in nine keeps λ.
+    dampings, _, record = answers(rule, broken, FRESH, broken, good)
+    np.testing.assert_allclose(dampings[3] / dampings[2], 1.5 ** (-(2 ** (1 / 8)) / 8))
+    assert record.calm == 1
+    # Every eight falls they double, and after 32 nothing is held against the batches.
+    dampings, _, record = answers(rule, broken, FRESH, broken, *(good,) * 40)
+    falls = np.array(dampings[3:]) / np.array(dampings[2:-1])
+    np.testing.assert_allclose(np.log(falls[15]) / np.log(falls[7]), 2)
+    assert np.all(np.diff(falls) < 1e-12)
+    np.testing.assert_allclose(falls[35:], SURE_FALL)
+    assert record.calm == 32
+
+
+def test_the_same_batch_again_and_again_gives_the_calm_back():
+    broken, same = FRESH | {"rho": 0.0}, TAKEN | {"rho": 1.0}
+    rule = ng.LevenbergMarquardt(1.0)
+    dampings, _, _ = answers(rule, broken, FRESH, broken, *(same,) * 5)
+    falls = np.array(dampings[3:]) / np.array(dampings[2:-1])
+    assert falls[0] > 0.8
+    np.testing.assert_allclose(falls[-1], SURE_FALL)
+    # A rise on one and the same batch is no failure on fresh ones; a batch that is not compared says nothing.
+    _, _, record = answers(rule, TAKEN | {"rho": 0.0})
+    assert record.calm == 32
+    _, _, record = answers(rule, broken, BLAMELESS | {"stretch": 0.0})
+    assert record.calm == 16
+
+
+def test_a_stretched_step_speaks_of_its_own_lambda():
+    rule = ng.LevenbergMarquardt(1.0)
+    # λ has risen since, twice as high as it was: it is not raised again.
+    dampings, names, _ = answers(rule, TAKEN | {"rho": 0.0}, STRETCHED | {"rho": 0.5})
+    assert names == ["raised", "kept"]
+    np.testing.assert_allclose(dampings[1], 1.5)
+    # Nor does it count among the rises in a row.
+    dampings, _, _ = answers(rule, STRETCHED, TAKEN | {"rho": 0.0}, sure=True)
+    np.testing.assert_allclose(dampings, [1.5, 1.5**2])
 
 
 def test_numbers_of_the_metric_that_are_not_finite_carry_lambda_a_thousandfold_at_most():
@@ -157,6 +191,7 @@ FACTS = st.fixed_dictionaries(
         "rho": st.floats(allow_nan=True, allow_infinity=True),
         **{name: st.booleans() for name in ("taken", "unmeasurable", "blameless", "suspect", "fresh")},
         "stretch": st.floats(allow_nan=True, allow_infinity=True),
+        "share": st.floats(allow_nan=True, allow_infinity=True),
         "steps": st.just(0),
     }
 )
@@ -170,6 +205,7 @@ def test_damping_never_leaves_its_bounds_nor_the_numbers(steps):
     assert all(0.5 <= damping <= 2.0 for damping in dampings)
     assert np.isfinite(record.sure)
     assert 0 <= record.rises <= 3
+    assert 0 <= record.calm <= 32
 
 
 def test_bounds_may_be_a_list():

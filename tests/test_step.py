@@ -48,14 +48,14 @@ def test_rho_on_a_quadratic_is_one_by_the_quadratic_model_and_less_by_the_linear
     """ρ_quadratic = 1 whatever λ, since λ is no part of the promise; ρ_linear = 1 − η/2 at λ = 0."""
     for rate, reduction, damping, expected in (
         *((rate, "quadratic", 0.7, 1.0) for rate in (0.2, 0.5, 1.0)),
-        *((rate, "linear", 1e-8, 1 - rate / 2) for rate in (0.2, 0.5, 1.0)),
+        *((rate, "linear", 1e-8, 1 - rate / 2) for rate in (0.1, 0.3, 0.6, 1.0)),
     ):
         rule = ng.LevenbergMarquardt(damping, reduction=reduction)
         opt = ng.natural_gradient(linear, ng.Gaussian(), solver=EXACT, damping=rule)
         _, state, info = opt.step(W, opt.init(W), (X, T), learning_rate=rate)
         np.testing.assert_allclose(info.rho, expected, rtol=1e-6)
-        # Above 0.9 a fall counts three times; λ = 1e-8 is as low as it goes.
-        lowered = max(damping * (2 / 3) ** 3, 1e-8)
+        # Above 0.9 a fall counts three times.
+        lowered = damping * (2 / 3) ** (3 if expected > 0.9 else 1 if expected > 0.75 else 0)
         np.testing.assert_allclose(state.damping, lowered, rtol=1e-12)
 
 
@@ -66,13 +66,13 @@ def test_under_an_exact_line_search_rho_is_one_half_by_the_linear_model_and_lamb
     reduction, rho, factor
 ):
     """Along any direction the lowest point of a parabola is half as deep as its slope promises."""
-    rule = ng.LevenbergMarquardt(20.0, reduction=reduction, bounds=(1e-8, 1e8))
+    rule = ng.LevenbergMarquardt(2.0, reduction=reduction)
     opt = ng.natural_gradient(linear, ng.Gaussian(), solver=ng.CG(1), search=ng.LineSearch(), damping=rule)
     w, state = W, opt.init(W)
     for k in range(5):
         w, state, info = opt.step(w, state, (X, T))
         np.testing.assert_allclose(info.rho, rho, rtol=1e-6)
-        np.testing.assert_allclose(state.damping, 20 * factor ** (k + 1), rtol=1e-12)
+        np.testing.assert_allclose(state.damping, 2 * factor ** (k + 1), rtol=1e-12)
         assert ng.Answer.name_of(info.answer) == ("kept" if factor == 1 else "lowered")
 
 
@@ -110,7 +110,7 @@ def test_the_resolution_is_what_rounding_leaves_of_the_loss():
     _, _, info = opt.step(W, opt.init(W), (X, T, weights))
     losses = np.sum(np.asarray(X @ W - T) ** 2, axis=1) / 2
     c = np.arange(1, 31) / np.arange(1, 31).sum()
-    expected = 8 * np.finfo(np.float64).eps * np.linalg.norm(c * losses)
+    expected = 4 * np.finfo(np.float64).eps * np.linalg.norm(c * losses)
     np.testing.assert_allclose(info.resolution, expected, rtol=1e-10)
 
 
@@ -118,7 +118,7 @@ def test_the_last_step_is_measured_again_on_the_next_batch():
     """stretch = dᵀF′d / dᵀFd, with F on the batch of the step and F′ on the one after it; λ rises above 2."""
     opt = ng.natural_gradient(linear, ng.Gaussian(), solver=EXACT, damping=ng.LevenbergMarquardt(0.7))
     w, state, info = opt.step(W, opt.init(W), (X, T))
-    assert info.stretch == 1
+    assert info.stretch == 0
     d = np.asarray(w - W)
     np.testing.assert_allclose(state.last.step, d, rtol=1e-12)
     np.testing.assert_allclose(state.last.curvature, np.mean(np.sum((X @ d) ** 2, axis=1)), rtol=1e-10)
@@ -141,7 +141,7 @@ def test_the_last_step_is_measured_again_on_the_next_batch():
     # A rule that does not look keeps nothing.
     plain = ng.natural_gradient(linear, ng.Gaussian(), damping=ng.LevenbergMarquardt(0.7, stretch=None))
     assert plain.init(W).last == ()
-    assert plain.step(W, plain.init(W), (X, T))[2].stretch == 1
+    assert plain.step(W, plain.init(W), (X, T))[2].stretch == 0
 
 
 def test_every_number_of_a_step_is_the_dense_formulas():
