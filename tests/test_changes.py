@@ -182,9 +182,9 @@ def test_the_change_over_a_batch_is_that_of_its_loss_whole_or_in_chunks(name, mi
             [problem.change(params, examples, None, start) for start in starts],
         )
 
-    def dense(params):
-        """Return the loss, and c_i ℓ_i of all examples."""
-        losses = (objective or likelihood.nll)(model(params, x), t)
+    def dense(params, of=lambda outputs: (objective or likelihood.nll)(outputs, t)):
+        """Return the loss, and c_i ℓ_i of all examples; or those of something else than ℓ."""
+        losses = of(model(params, x))
         shares = []
         for part, weight, factor in zip(
             *((losses, w, PRODUCT.weights) if name == "product" else ((losses,), (w,), (1.0,))), strict=True
@@ -199,7 +199,15 @@ def test_the_change_over_a_batch_is_that_of_its_loss_whole_or_in_chunks(name, mi
     after, _ = dense(MOVED)
     np.testing.assert_allclose(loss, before, rtol=1e-13)
     np.testing.assert_allclose(changes, after - before, rtol=1e-12)
-    np.testing.assert_allclose(resolutions, 4 * np.finfo(np.float64).eps * np.linalg.norm(shares), rtol=1e-12)
+
+    def shaken(outputs):
+        """Return |rᵀ ∂ℓ/∂r| per example: what a relative error of the outputs does to the loss."""
+        return jax.tree.map(
+            jnp.abs, jax.jvp(lambda r: (objective or likelihood.nll)(r, t), (outputs,), (outputs,))[1]
+        )
+
+    errors = np.abs(shares) + dense(CASE.params, shaken)[1]
+    np.testing.assert_allclose(resolutions, 4 * np.finfo(np.float64).eps * np.linalg.norm(errors), rtol=1e-12)
     assert nothing == [0, 0]
 
 

@@ -113,7 +113,7 @@ def test_without_a_bound_on_the_stretch_it_is_not_looked_at():
 def test_rises_in_a_row_count_once_twice_and_then_three_times():
     broken, kept = TAKEN | {"rho": 0.0}, TAKEN
     rule = ng.LevenbergMarquardt(1.0)
-    dampings, _, _ = answers(rule, broken, REFUSED, SUSPECT, broken, kept, broken)
+    dampings, _, _ = answers(rule, broken, REFUSED, REFUSED, broken, kept, broken)
     np.testing.assert_allclose(dampings, np.cumprod([1.5, 1.5**2, 1.5**3, 1.5**3, 1, 1.5]))
     # A fall ends the row too, a refusal that λ has no part in does not.
     dampings, _, _ = answers(rule, broken, TAKEN | {"rho": 0.8}, broken, BLAMELESS, BLAMELESS, broken)
@@ -161,20 +161,22 @@ def test_a_stretched_step_speaks_of_its_own_lambda():
     np.testing.assert_allclose(dampings, [1.5, 1.5**2])
 
 
-def test_numbers_of_the_metric_that_are_not_finite_carry_lambda_a_thousandfold_at_most():
+def test_numbers_of_the_metric_that_are_not_finite_carry_lambda_threefold_at_most():
     rule = ng.LevenbergMarquardt(0.5)
     dampings, _, record = answers(rule, *(SUSPECT,) * 30)
-    assert max(dampings) == dampings[-1] == 500
+    assert max(dampings) == dampings[-1] == 1.5
     assert record.sure == 0
     # From the λ of the last step that was taken, not of the first.
     dampings, _, record = answers(rule, TAKEN, *(SUSPECT,) * 30, start=4.0)
     assert record.sure == 4
-    assert dampings[-1] == 4000
-    # A λ that is beyond it already stays.
+    assert dampings[-1] == 12
+    # A λ that is beyond it already stays; one that is all but 0 may rise to a millionth of the first.
     dampings, _, _ = answers(rule, *(REFUSED,) * 12, SUSPECT, SUSPECT, REFUSED)
-    assert 500 < dampings[11] < 1e8
+    assert dampings[11] > 1.5
     assert dampings[11] == dampings[12] == dampings[13]
     np.testing.assert_allclose(dampings[14], dampings[13] * 1.5**3)
+    dampings, _, _ = answers(rule, TAKEN, *(SUSPECT,) * 90, start=1e-12)
+    np.testing.assert_allclose(dampings[-1], 5e-7)
 
 
 def test_the_record_knows_the_lambda_of_the_last_step_taken():

@@ -75,7 +75,7 @@ PLACES = {
     "gradient inputs": ("batch", 0, "NONFINITE_GRADIENT", "KEPT_REFUSED"),
     "gradient targets": ("batch", 1, "NONFINITE_GRADIENT", "KEPT_REFUSED"),
     "gradient weights": ("batch", 2, "NONFINITE_GRADIENT", "KEPT_REFUSED"),
-    "metric inputs": ("metric_inputs", None, "NONFINITE_METRIC", "KEPT_REFUSED"),
+    "metric inputs": ("metric_inputs", None, "NONFINITE_METRIC", "RAISED_REFUSED"),
     "search inputs": ("search_batch", 0, "NONFINITE_LOSS", "KEPT_REFUSED"),
     "search targets": ("search_batch", 1, "NONFINITE_LOSS", "KEPT_REFUSED"),
     "ratio inputs": ("ratio_batch", 0, "NONFINITE_LOSS", "KEPT_REFUSED"),
@@ -118,9 +118,9 @@ def test_a_bad_number_is_refused_named_and_forgotten(method):
             assert identical(after_state.damping, want[damping][1].damping), (place, value)
 
 
-@pytest.mark.parametrize("place", ["gradient inputs", "metric inputs"])
-def test_a_bad_number_is_never_accepted_however_many_in_a_row(place):
-    """λ stays: it has no part in either."""
+@pytest.mark.parametrize(("place", "damping"), [("gradient inputs", 0.5), ("metric inputs", 1.5)])
+def test_a_bad_number_is_never_accepted_however_many_in_a_row(place, damping):
+    """λ stays, or rises to three times its first value and no further."""
     opt = METHODS["NGD"]
     params, state = CASE.params, opt.init(CASE.params)
     bad = spoil(clean(), *PLACES[place][:2], jnp.nan)
@@ -129,7 +129,7 @@ def test_a_bad_number_is_never_accepted_however_many_in_a_row(place):
         assert not info.accepted
         assert state.steps == k + 1
     assert identical(params, CASE.params)
-    assert state.damping == 0.5
+    assert state.damping == damping
     assert step(opt, params, state, clean())[2].accepted
 
 

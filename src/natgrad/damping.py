@@ -149,9 +149,9 @@ class LevenbergMarquardt(Damping):
     * λ stops falling where its part in the step is no more than rounding: the bounds need no knowledge of F's scale.
     * On minibatches ρ flatters the step: it was made for the batch it is judged on. So a step d is measured again on
       the next batch. If dᵀFd has grown there by more than `stretch`, F was known too badly for its λ, and λ rises.
-    * After rises on minibatches λ falls warily: at first by the eighth root of 1 / raise_by, so that one failure in
-      nine steps keeps it where it is (Rechenberg's rule has one success in five), and twice as fast after every
-      eight falls.
+    * After rises on minibatches λ falls warily: by as little as the eighth root of 1 / raise_by, and twice as fast
+      after every eight falls. One failure in about seven steps keeps it where it is (Rechenberg's rule has one
+      success in five).
 
     `reduction` says which promise ρ divides by. "quadratic" (Martens 2010): gᵀd + ½dᵀ(F + l2·I)d. "linear" (the
     paper): gᵀd alone; on a quadratic it is twice the true change, so ρ tends to ½ where the other tends to 1. With
@@ -161,7 +161,7 @@ class LevenbergMarquardt(Damping):
     initial: float | Literal["calibrate"] = 1.0
     """The first λ; "calibrate" tries the first step with one λ after another until ρ lies in [0.75, 0.95]."""
     reduction: Literal["quadratic", "linear"] = "quadratic"
-    bounds: tuple[float, float] = (1e-20, 1e20)
+    bounds: tuple[float, float] = (1e-12, 1e12)
     low: float = 0.25
     high: float = 0.75
     raise_by: float = 3 / 2
@@ -235,7 +235,8 @@ class LevenbergMarquardt(Damping):
         factor = jnp.where(falls, fall, jnp.where(rises, rise, 1)).astype(damping.dtype)
         moved = jnp.clip(damping * factor, *self.bounds)
         # Numbers of the metric that are not finite may be no fault of λ's: they cannot carry it far.
-        limit = jnp.maximum(1000 * jnp.where(record.sure > 0, record.sure, self._first()), damping)
+        known = jnp.where(record.sure > 0, record.sure, self._first())
+        limit = jnp.maximum(jnp.maximum(3 * known, 1e-6 * self._first()), damping)
         moved = jnp.where(seen.suspect, jnp.minimum(moved, limit), moved)
         return moved, Record(row, jnp.where(seen.taken, damping, record.sure), calm), why
 
@@ -288,7 +289,8 @@ class Calibration(NamedTuple):
         following = jnp.where((low > 0) & (high > 0), between, outside)
         tries = self.tries + 1
         at_bound = following == self.damping
-        done = ~(small | large) | (tries >= 20) | at_bound | (answer == Answer.KEPT_REFUSED)
+        idle = (answer == Answer.KEPT_REFUSED) | (answer == Answer.KEPT_NEGLIGIBLE)
+        done = ~(small | large) | (tries >= 20) | at_bound | idle
         return Calibration(jnp.where(done, self.damping, following), low, high, tries, done)
 
 

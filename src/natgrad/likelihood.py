@@ -209,8 +209,8 @@ class _Elementwise(Likelihood):
     def variance(self, r: Array) -> Array:
         raise NotImplementedError
 
-    def growth(self, r: Array, by: Array) -> Array:
-        """Return A(r + by) − A(r) for |by| ≤ 1, to the digits of `by`."""
+    def near(self, r: Array, by: Array, t: Array) -> Array:
+        """Return A(r + by) − A(r) − t by for |by| ≤ 1, to the digits of `by`."""
         raise NotImplementedError
 
     matching = True
@@ -221,11 +221,11 @@ class _Elementwise(Likelihood):
 
     def change(self, outputs: Array, new_outputs: Array, targets: Array) -> Array:
         """Return Σ A(r′) − A(r) − t δ, δ = r′ − r, output by output."""
+        targets = targets.astype(outputs.dtype)
         moved = new_outputs - outputs
         near = jnp.abs(moved) <= 1
-        far = self.log_partition(new_outputs) - self.log_partition(outputs)
-        grown = jnp.where(near, self.growth(outputs, jnp.where(near, moved, 0)), far)
-        return _sum(grown - targets.astype(outputs.dtype) * moved)
+        far = self.log_partition(new_outputs) - self.log_partition(outputs) - targets * moved
+        return _sum(jnp.where(near, self.near(outputs, jnp.where(near, moved, 0), targets), far))
 
     def fisher(self, outputs: Array, u: Array) -> Array:
         """Return A″(r) u."""
@@ -253,9 +253,11 @@ class Bernoulli(_Elementwise):
         """Return log(1 + eʳ)."""
         return jnp.logaddexp(r, jnp.zeros_like(r))
 
-    def growth(self, r: Array, by: Array) -> Array:
-        """Return log(1 + y(eᵇʸ − 1))."""
-        return jnp.log1p(jax.nn.sigmoid(r) * jnp.expm1(by))
+    def near(self, r: Array, by: Array, t: Array) -> Array:
+        """Return log(1 + y(eᵇʸ − 1)) − t by, of the less likely outcome: nothing cancels where t is all but certain."""
+        flip = jnp.where(t > 0.5, -1, 1).astype(r.dtype)
+        less = jnp.where(t > 0.5, 1 - t, t)
+        return jnp.log1p(jax.nn.sigmoid(flip * r) * jnp.expm1(flip * by)) - less * flip * by
 
     def variance(self, r: Array) -> Array:
         """Return y(1 − y), as σ(r) σ(−r): exact where y rounds to 1."""
@@ -286,10 +288,10 @@ class Poisson(_Elementwise):
         limit = self._limit(r)
         return jnp.exp(jnp.minimum(r, limit)) * (1 + jnp.maximum(r - limit, 0))
 
-    def growth(self, r: Array, by: Array) -> Array:
-        """Return eʳ (eᵇʸ − 1)."""
+    def near(self, r: Array, by: Array, t: Array) -> Array:
+        """Return eʳ (eᵇʸ − 1) − t by."""
         far = self.log_partition(r + by) - self.log_partition(r)
-        return jnp.where(r < self._limit(r) - 1, self.variance(r) * jnp.expm1(by), far)
+        return jnp.where(r < self._limit(r) - 1, self.variance(r) * jnp.expm1(by), far) - t * by
 
     def variance(self, r: Array) -> Array:
         """Return eʳ."""
@@ -322,17 +324,22 @@ class Categorical(Likelihood):
         return -_sum(targets.astype(outputs.dtype) * jax.nn.log_softmax(outputs))
 
     def change(self, outputs: Array, new_outputs: Array, targets: Array) -> Array:
-        """Return log Σ y eᵟ − δ_t, δ = r′ − r, as log(1 + Σ y(eᵟ − 1)) where δ is small."""
+        """Return log Σ y exp(δ − δ_t), δ = r′ − r, as log(1 + Σ y(exp(δ − δ_t) − 1)) where that is small."""
         moved = new_outputs - outputs
-        near = jnp.max(jnp.abs(moved), axis=-1) <= 1
-        small = jnp.where(near[..., None], moved, 0)
-        close = jnp.log1p(jnp.sum(jax.nn.softmax(outputs) * jnp.expm1(small), axis=-1))
-        far = jax.nn.logsumexp(new_outputs, axis=-1) - jax.nn.logsumexp(outputs, axis=-1)
-        grown = jnp.where(near, close, far)
         if targets.ndim < outputs.ndim:
-            return _sum(grown - jnp.take_along_axis(moved, targets[..., None], axis=-1)[..., 0])
-        mass = targets.astype(outputs.dtype)
-        return _sum(jnp.sum(mass, axis=-1) * grown - jnp.sum(mass * moved, axis=-1))
+            mass = jnp.ones_like(moved[..., 0])
+            own = jnp.take_along_axis(moved, targets[..., None], axis=-1)
+        else:
+            weights = targets.astype(outputs.dtype)
+            mass = jnp.sum(weights, axis=-1)
+            total = jnp.where(mass == 0, 1, mass)
+            own = (jnp.sum(weights * moved, axis=-1) / total)[..., None]
+        apart = moved - own
+        near = jnp.max(jnp.abs(apart), axis=-1) <= 1
+        small = jnp.where(near[..., None], apart, 0)
+        close = jnp.log1p(jnp.sum(jax.nn.softmax(outputs) * jnp.expm1(small), axis=-1))
+        far = jax.nn.logsumexp(new_outputs, axis=-1) - jax.nn.logsumexp(outputs, axis=-1) - own[..., 0]
+        return _sum(mass * jnp.where(near, close, far))
 
     def fisher(self, outputs: Array, u: Array) -> Array:
         """Return y∘u − y (yᵀu)."""

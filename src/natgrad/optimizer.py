@@ -42,8 +42,8 @@ class Optimizer:
     microbatch: int | None = None
     """Examples in memory at a time, on every path; None takes the whole batch at once."""
     reject: float | None = None
-    """Refuse a step whose ρ is below this: 0 refuses every rise of the loss on the ratio batch. By default a rule
-    that measures ρ refuses what is below −1, a loss that rose by more than it should have fallen."""
+    """Refuse a step whose ρ is below this: 0 refuses every rise of the loss on the step's own batch. By default a
+    rule that measures ρ refuses what is below −1, a loss that rose by more than it should have fallen."""
     max_norm: float | None = None
     """The longest step, in Euclidean norm."""
     trainable: Any = None
@@ -228,6 +228,8 @@ def commit(
     rho = ratio(actual, predicted, start.resolution)
 
     outcome = _judge(opt, data, proposal, found, moved, lengths, curvature, start, actual, predicted)
+    # Where a search stayed there is nothing to compare.
+    rho = jnp.where(outcome == Outcome.NO_DECREASE, jnp.nan, rho)
     unmeasurable = outcome == Outcome.UNMEASURABLE
     accepted = (outcome == Outcome.ACCEPTED) | (unmeasurable & jnp.any(found.z != 0))
 
@@ -252,7 +254,7 @@ def commit(
         key=state.key,
         damping=damping,
         record=record,
-        last=_last(state, accepted, step, curvature, proposal.loss + actual),
+        last=_last(state, accepted, step, curvature, _own_loss(proposal) + actual),
         direction=tree.where(
             accepted,
             opt.direction.remember(proposal.rows.memory, step),
@@ -376,7 +378,8 @@ def _move(opt: Optimizer, params: Tree, rows: Tree, z: Array) -> tuple[Tree, Tre
     """
     if opt.max_norm is not None:
         length = tree.norm(tree.combine(z, rows))
-        z = z * jnp.where(length > opt.max_norm, opt.max_norm / length, 1)
+        # At z = 0 a length has no derivative.
+        z = z * jax.lax.stop_gradient(jnp.where(length > opt.max_norm, opt.max_norm / length, 1))
     step: Tree = tree.combine(z, rows)
     moved = tree.cast_like(tree.add(working(params), step), params)
     if _rounds(params):
@@ -461,19 +464,25 @@ def _stretch(state: State, metric: Operator | None) -> Array:
 
 
 def _share(state: State, proposal: Proposal) -> Array:
-    """Return λ‖n‖² / gᵀn for the first row n: λ's part in nᵀ(F + λI)n, if n solves (F + λI)n = g."""
-    row = jax.tree.map(lambda leaf: leaf[0], proposal.rows.rows)
+    """Return λ‖n‖² / gᵀn for the first row n: λ's part in nᵀ(F + λI)n, if n solves (F + λI)n = g; 0 for no row."""
+    length = tree.norm(jax.tree.map(lambda leaf: leaf[0], proposal.rows.rows))
     slope = jnp.abs(proposal.slopes[0])
-    return jnp.where(slope > 0, state.damping * tree.vdot(row, row) / jnp.where(slope > 0, slope, 1), 1)
+    # In this order: the square of a length may be too small for its dtype.
+    return jnp.where(slope > 0, state.damping * length * (length / jnp.where(slope > 0, slope, 1)), 0)
 
 
 def _fresh(state: State, proposal: Proposal) -> Array:
     """Tell whether the loss on this batch is another than the last step left behind, by more than a part in 1000."""
     if not isinstance(state.last, LastStep):
         return jnp.array(False)
-    known = (state.last.curvature > 0) & jnp.isfinite(proposal.loss)
-    scale = jnp.maximum(jnp.abs(proposal.loss), jnp.abs(state.last.loss))
-    return known & (jnp.abs(proposal.loss - state.last.loss) > 1e-3 * scale)
+    loss, left = _own_loss(proposal), state.last.loss
+    known = (state.last.curvature > 0) & jnp.isfinite(loss)
+    return known & (jnp.abs(loss - left) > 1e-3 * jnp.maximum(jnp.abs(loss), jnp.abs(left)))
+
+
+def _own_loss(proposal: Proposal) -> Array:
+    """Return the loss on the gradient batch; NaN where a gradient came without it."""
+    return proposal.loss if proposal.own is None else proposal.own.loss
 
 
 def _last(state: State, accepted: Array, step: Tree, curvature: Array, loss: Array) -> Any:
@@ -481,26 +490,21 @@ def _last(state: State, accepted: Array, step: Tree, curvature: Array, loss: Arr
     if not isinstance(state.last, LastStep):
         return state.last
     usable = accepted & tree.is_finite(curvature, loss)
-    return LastStep(
-        tree.where(usable, step, tree.zeros_like(step)),
-        jnp.where(usable, curvature, 0),
-        jnp.where(usable, loss, 0),
-    )
+    after = LastStep(step, curvature, loss)
+    return tree.where(usable, tree.cast_like(after, state.last), tree.zeros_like(state.last))
 
 
 def _blameless(opt: Optimizer, data: Data, outcome: Array, proposal: Proposal, start: Start) -> Array:
     """Tell whether a refusal is no fault of λ's.
 
-    What was not finite was so at θ: the gradient, a loss, the products the solver was given. Or a search on other
-    cases found that the row leads up there, at any length.
+    What was not finite was so at θ: the gradient, or a loss. Or a search on other cases found that the row leads up
+    there, at any length.
     """
     theta = outcome == Outcome.NONFINITE_GRADIENT
     theta |= (outcome == Outcome.NONFINITE_LOSS) & ~_starts_finite(opt, proposal, start)
     if data.search_batch is not None:
         theta |= outcome == Outcome.NO_DECREASE
-    if proposal.rows.solver is None:
-        return theta
-    return theta | ((outcome == Outcome.NONFINITE_METRIC) & (proposal.rows.solver.reason == Reason.NONFINITE))
+    return theta
 
 
 def _starts_finite(opt: Optimizer, proposal: Proposal, start: Start) -> Array:

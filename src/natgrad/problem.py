@@ -113,22 +113,24 @@ class Problem:
     def start(self, at: "Pass") -> Start:
         """Return the loss where the model was evaluated or linearized, ready to measure changes of it.
 
-        The examples' rounding errors are independent: that of their sum is √Σ (c_i ℓ_i)².
+        What rounding makes of an example's loss: eps times it, and eps times |rᵀ ∂ℓ/∂r|, that of the outputs. The
+        examples' errors are independent: that of their sum is the root of the sum of their squares.
         """
-        eps = 0.0
 
         def own(chunk: Chunk) -> Tree:
-            nonlocal eps
-            eps = chunk.eps
-            return self.losses(chunk.outputs, chunk.examples.targets)
+            targets = chunk.examples.targets
+            losses, shaken = jax.jvp(lambda r: self.losses(r, targets), (chunk.outputs,), (chunk.outputs,))
 
-        if at.whole is not None:
-            losses, before = own(at.whole), Before(at.whole.outputs, None)
-        else:
-            losses = at.map(own)
-            before = Before(None, losses)
-        weighted = _weighted(at.examples, losses)
-        return Start(tree.total(weighted), before, ROUNDING * eps * tree.norm(weighted))
+            def row(loss: Array, change: Array) -> Array:
+                return jnp.stack([loss, chunk.eps * (jnp.abs(loss) + jnp.abs(change))], axis=-1)
+
+            return jax.tree.map(row, losses, shaken)
+
+        rows = own(at.whole) if at.whole is not None else at.map(own)
+        losses, errors = (jax.tree.map(lambda leaf, k=k: leaf[..., k], rows) for k in range(2))
+        before = Before(at.whole.outputs, None) if at.whole is not None else Before(None, losses)
+        resolution = ROUNDING * tree.norm(_weighted(at.examples, errors))
+        return Start(tree.total(_weighted(at.examples, losses)), before, resolution)
 
     def change(self, params: Tree, examples: Examples, context: Tree, start: Start) -> Array:
         """Return L(params) − L(θ): the sum of the examples' changes, not the difference of two sums."""

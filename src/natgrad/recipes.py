@@ -120,7 +120,7 @@ def fast(
         raise ValueError("Give damping= or floor=, not both: a damping has bounds of its own.")
     if damping is None:
         floor = 1e-4 if floor is None else floor
-        damping = LevenbergMarquardt(max(3e-3, floor), bounds=(floor, 1e20), lower_by=0.98)
+        damping = LevenbergMarquardt(max(3e-3, floor), bounds=(floor, 1e12), lower_by=0.98)
     precondition = Kronecker() if precondition is None else precondition
     return natural_conjugate_gradient(
         model, likelihood, direction=Preconditioned(precondition), damping=damping, reject=reject, **options
@@ -232,7 +232,7 @@ def stochastic_hessian_free(
         "search": Backtrack(
             Armijo(initial=optax.exponential_decay(1.0, steps_per_epoch, 0.998, staircase=True))
         ),
-        "damping": LevenbergMarquardt(1.0, bounds=(1e-2, 1e20), lower_by=0.99),
+        "damping": LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99),
     }
     return hessian_free(model, likelihood, **(settings | options))
 

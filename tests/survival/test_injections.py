@@ -80,13 +80,8 @@ class Injected:
         if isinstance(inner, ng.Averaged):
             inner, before, after = inner.optimizer, before.inner, after.inner
         damping = getattr(inner, "damping", None)
-        # A larger λ may mend the metric's numbers. It has no part in what is not finite at θ itself, the products
-        # that a solver was given among it.
-        mendable = (
-            getattr(damping, "needs_ratio", False)
-            and info.outcome == ng.Outcome.NONFINITE_METRIC
-            and info.solver is None
-        )
+        # A larger λ may mend the metric's numbers, and has no part in what is not finite at θ itself.
+        mendable = getattr(damping, "needs_ratio", False) and info.outcome == ng.Outcome.NONFINITE_METRIC
         answered = damping is None or (
             after.damping > before.damping if mendable else after.damping == before.damping
         )
