@@ -435,8 +435,8 @@ def test_with_chunks_memory_does_not_follow_the_batch(recipe, options):
 
     params = {"w": jnp.ones((50, 20)), "v": jnp.ones((20, 50))}
     opt = recipe(model, ng.Bernoulli(), microbatch=64, **options)
-    # What grows is a few numbers an example (its coefficient, its place, its loss at θ, from which changes are
-    # measured, weighted and not), and no copy of its 100.
+    # What grows is a few numbers per example (its coefficient, its place, its loss at θ, from which changes are
+    # measured, weighted and not, and the loss's rounding error), and no copy of its 100.
     few, many = planned(opt, params, 8192), planned(opt, params, 65536)
-    assert many - few < (65536 - 8192) * 8 * 6
+    assert many - few < (65536 - 8192) * 8 * 7
     assert few < 8192 * 4 * 50

@@ -24,7 +24,7 @@ from natgrad.tree import Tree
 Model = Callable[..., Any]
 SINGLE = (Bernoulli, Categorical, Gaussian, Poisson)
 """The likelihoods of one array; those of a user's functions may take any tree."""
-ROUNDING = 4.0
+ROUNDING = 2.0
 """The rounding error of a loss, in units of eps times itself."""
 
 

@@ -50,22 +50,29 @@ def test_the_plateau_is_left_within_15_steps_and_the_error_below_8_within_30(nam
 
 
 def test_a_search_on_other_cases_does_not_drive_lambda_to_its_bound():
-    opt, x = METHODS["ngd-l"], images(2000)
+    """On the plateau the gradient is mostly the sample's own, and other cases refuse many a step: no fault of λ's."""
     opt = ng.natural_gradient(
-        MODEL, ng.Bernoulli(), search=ng.LineSearch(), solver=ng.CG(10, 1e-4), damping=opt.damping
+        MODEL,
+        ng.Bernoulli(),
+        search=ng.LineSearch(),
+        solver=ng.CG(10, 1e-4),
+        damping=ng.LevenbergMarquardt(3.0),
     )
-    params, rng = MODEL.init(0), np.random.default_rng(0)
+    x, params, rng = images(2000), MODEL.init(0), np.random.default_rng(0)
     state, refused, dampings = opt.init(params), 0, []
     for step in range(60):
         own, other = np.split(rng.permutation(2000), 2)
         params, state, info = opt.step(params, state, (x[own], x[own]), search_batch=(x[other], x[other]))
-        refused += not info.accepted
         dampings.append(float(info.damping))
+        if not info.accepted:
+            refused += 1
+            assert state.damping <= info.damping
         print(
             step,
             f"loss {info.loss:.4f} λ {info.damping:.2e} ρ {info.rho:.2f}",
             ng.Answer.name_of(info.answer),
         )
-    assert refused < 3
-    assert max(dampings) < 1e4
+    print(refused, "refused")
+    assert refused < 30
+    assert max(dampings) < 10
     assert min(dampings) > 1e-12
