@@ -161,7 +161,7 @@ def hessian_free(problem: Problem, settings: dict[str, Any]) -> ng.Optimizer:
         problem.model,
         problem.likelihood,
         solver=ng.CG(settings["maxiter"], 0.0, progress=5e-4, snapshots=True),
-        precondition=ng.Identity(),
+        preconditioner=ng.Identity(),
         damping=ng.LevenbergMarquardt(settings["damping"]),
     )
 

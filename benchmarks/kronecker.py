@@ -51,12 +51,12 @@ def iterations(kind: Any, params: Any, damping: float, x: jax.Array, seed: int) 
     def solve(most: int) -> Any:
         return jax.jit(
             ng.natural_gradient(
-                autoencoder, ng.Bernoulli(), precondition=kind, solver=ng.CG(most, RESIDUAL),
+                autoencoder, ng.Bernoulli(), preconditioner=kind, solver=ng.CG(most, RESIDUAL),
                 damping=ng.Constant(damping), learning_rate=0.0,
             ).step
         )  # fmt: skip
 
-    opt = ng.natural_gradient(autoencoder, ng.Bernoulli(), precondition=kind, damping=ng.Constant(damping))
+    opt = ng.natural_gradient(autoencoder, ng.Bernoulli(), preconditioner=kind, damping=ng.Constant(damping))
     state, source = opt.init(params), batches(x, seed + 100)
     if isinstance(kind, ng.Kronecker):
         warm = solve(1)
@@ -76,7 +76,7 @@ def overhead(params: Any, x: jax.Array) -> None:
     kinds = {"without": ng.Identity(), "with": ng.Kronecker()}
 
     def many(kind: Any) -> Any:
-        opt = ng.fast(autoencoder, ng.Bernoulli(), precondition=kind)
+        opt = ng.fast(autoencoder, ng.Bernoulli(), preconditioner=kind)
         state = opt.init(params)._replace(steps=jnp.int32(1024))
         step = jax.jit(opt.step, donate_argnums=(0, 1))
 

@@ -76,7 +76,7 @@ def hessian_free(structural, examples, iterations=50):
         model,
         ng.Gaussian(),
         solver=ng.CG(iterations, 0.0, progress=5e-4, snapshots=True),
-        precondition=ng.Identity(),
+        preconditioner=ng.Identity(),
         metric=metric,
         damping=ng.LevenbergMarquardt(0.1),
     )

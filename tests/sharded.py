@@ -39,7 +39,7 @@ def optimizer(name, microbatch=MICROBATCH):
         return ng.fast(**common)
     if name == "hf":
         solver = ng.CG(maxiter=12, rtol=0.0, snapshots=True)
-        return ng.hessian_free(**common, solver=solver, precondition=ng.Diagonal(0.75, blocks=4))
+        return ng.hessian_free(**common, solver=solver, preconditioner=ng.Diagonal(0.75, blocks=4))
     if name == "ksd":
         return ng.krylov_subspace_descent(**common, size=4)
     if name == "minres-qlp":

@@ -10,7 +10,7 @@ from models import MODELS, WEIGHTS, mlp, targets_for
 import natgrad as ng
 from natgrad.optimizer import probe, propose
 from natgrad.problem import Problem, Start
-from natgrad.state import Data
+from natgrad.state import Batches, Data
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -217,18 +217,17 @@ def test_a_search_probes_the_change_with_its_l2_term(microbatch, l2):
     opt = ng.natural_gradient(
         mlp, ng.Bernoulli(), search=ng.LineSearch(), solver=ng.CG(30, 1e-12), l2=l2, microbatch=microbatch
     )
-    data = Data((X, T, WEIGHTS), search_batch=(X[:4] + 0.1, T[:4], None))
+    data = Data(Batches((X, T, WEIGHTS), None, (X[:4] + 0.1, T[:4], None)))
 
     @jax.jit
     def probes(params, lengths):
-        proposal, _ = propose(opt, params, opt.init(params), data)
-        rows = proposal.rows.rows
-        changes = jax.vmap(lambda z: probe(opt, params, data, proposal.start, rows, z))(lengths)
-        return rows, changes, proposal.start.resolution
+        here, proposal, _ = propose(opt, params, opt.init(params), data)
+        changes = jax.vmap(lambda z: probe(opt, here, proposal.rows, z))(lengths)
+        return proposal.rows, changes, here.search.resolution
 
     lengths = jnp.array([[0.0], [1e-6], [0.1], [-1.0], [3.0]])
     rows, found, resolution = probes(CASE.params, lengths)
-    row = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], rows))[0]
+    row = ravel_pytree(rows[0])[0]
 
     def loss(p):
         return jnp.mean(ng.Bernoulli().nll(mlp(UNRAVEL(p), X[:4] + 0.1), T[:4])) + l2 / 2 * p @ p

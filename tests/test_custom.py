@@ -67,12 +67,15 @@ def test_a_likelihood_by_automatic_differentiation_is_the_built_in_one(how):
     )
     np.testing.assert_allclose(custom.fisher(R, U), built_in.fisher(R, U), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(custom.kl(R, S), built_in.kl(R, S), rtol=1e-9, atol=1e-12)
-    size = custom.factor_space(R).shape[1]
-    C = each_basis(custom.factor, R, size)
+    size = custom.at(R).factor_transpose(R).shape[1]
+    C = each_basis(lambda r, e: custom.at(r).factor(e), R, size)
     M = each_basis(built_in.fisher, R, 3)
     np.testing.assert_allclose(C @ np.swapaxes(C, 1, 2), M, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(
-        each_basis(custom.factor_transpose, R, 3), np.swapaxes(C, 1, 2), rtol=1e-9, atol=1e-10
+        each_basis(lambda r, u: custom.at(r).factor_transpose(u), R, 3),
+        np.swapaxes(C, 1, 2),
+        rtol=1e-9,
+        atol=1e-10,
     )
     keys = jax.random.split(jax.random.key(4), 5)
     assert custom.score(keys, R).shape == R.shape
@@ -88,8 +91,9 @@ def test_only_natural_parameters_match():
 def test_float32_outputs_stay_float32(how):
     custom = CUSTOM[how][1]
     r, u = R.astype(jnp.float32), U.astype(jnp.float32)
-    e = jnp.ones_like(custom.factor_space(r))
-    results = (custom.fisher(r, u), custom.kl(r, u), custom.factor(r, e), custom.factor_transpose(r, u))
+    here = custom.at(r)
+    e = here.factor_transpose(u)
+    results = (here.product(u), custom.kl(r, u), here.factor(e), e)
     assert all(x.dtype == jnp.float32 for x in results)
 
 
@@ -109,7 +113,7 @@ def test_outputs_may_be_a_tree():
     np.testing.assert_allclose(found["mean"], U / np.exp(2 * S), rtol=1e-10)
     np.testing.assert_allclose(found["log"], 2 * U, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(
-        likelihood.factor(r, likelihood.factor_transpose(r, u))["mean"], found["mean"], rtol=1e-9
+        likelihood.at(r).factor(likelihood.at(r).factor_transpose(u))["mean"], found["mean"], rtol=1e-9
     )
 
     case = MODELS["mlp"]

@@ -80,7 +80,7 @@ def test_inverse_is_the_dense_inverse_of_the_product(limit):
     kind = ng.Kronecker(blocks=6, limit=limit, rebase=1)
     theta = params()
     opt = ng.natural_gradient(
-        model, ng.Bernoulli(), precondition=kind, damping=ng.Constant(0.1), solver=ng.CG(3, 0.0)
+        model, ng.Bernoulli(), preconditioner=kind, damping=ng.Constant(0.1), solver=ng.CG(3, 0.0)
     )
     state = opt.init(theta)
     _, state, _ = opt.step(theta, state, (X, T))
@@ -104,7 +104,7 @@ def test_inverse_with_few_eigenvectors_has_the_mean_of_the_others_elsewhere():
     opt = ng.natural_gradient(
         model,
         ng.Bernoulli(),
-        precondition=kind,
+        preconditioner=kind,
         damping=ng.Constant(0.1),
         solver=ng.CG(1, 0.0),
         max_norm=1e-9,
@@ -215,7 +215,7 @@ def test_one_linear_layer_with_one_output_is_exact():
     t = T[:, :1]
     kind = ng.Kronecker(blocks=24, rebase=1)
     opt = ng.natural_gradient(
-        linear, ng.Bernoulli(), precondition=kind, damping=ng.Constant(1e-6), solver=ng.CG(1, 0.0)
+        linear, ng.Bernoulli(), preconditioner=kind, damping=ng.Constant(1e-6), solver=ng.CG(1, 0.0)
     )
     exact = ng.natural_gradient(linear, ng.Bernoulli(), damping=ng.Constant(1e-6), solver=ng.CG(30, 1e-12))
     one, _, _ = opt.step(w, opt.init(w), (X, t))
@@ -236,7 +236,7 @@ def test_cuts_the_solvers_iterations():
     iterations = {}
     for kind in (ng.Identity(), ng.Jacobi(blocks=50), ng.Kronecker(blocks=50)):
         opt = ng.natural_gradient(
-            net, ng.Bernoulli(), precondition=kind, damping=ng.Constant(1e-3), solver=ng.CG(200, 0.1)
+            net, ng.Bernoulli(), preconditioner=kind, damping=ng.Constant(1e-3), solver=ng.CG(200, 0.1)
         )
         iterations[type(kind).__name__] = int(opt.step(p, opt.init(p), (x, t))[2].solver.iterations)
     assert 3 * iterations["Kronecker"] <= iterations["Identity"]
@@ -284,7 +284,7 @@ def test_every_solver_finds_the_same_with_it_for_kernels_and_shared_weights(solv
         pictures_and_a_tied_weight,
         ng.Bernoulli(),
         solver=solver,
-        precondition=ng.Kronecker(),
+        preconditioner=ng.Kronecker(),
         damping=ng.Constant(1e-2),
     )
     moved, _, info = opt.step(p, opt.init(p), (x, t))
@@ -295,7 +295,7 @@ def test_every_solver_finds_the_same_with_it_for_kernels_and_shared_weights(solv
 @pytest.mark.parametrize(
     "opt",
     [
-        ng.hessian_free(pictures_and_a_tied_weight, ng.Bernoulli(), precondition=ng.Kronecker()),
+        ng.hessian_free(pictures_and_a_tied_weight, ng.Bernoulli(), preconditioner=ng.Kronecker()),
         ng.fast(pictures_and_a_tied_weight, ng.Bernoulli()),
     ],
     ids=["HF", "NCG-Q"],
@@ -391,7 +391,7 @@ def test_eigenvalues_follow_the_factors_between_bases():
 
 
 def test_a_refused_step_keeps_what_was_measured_but_not_of_a_bad_batch():
-    opt = ng.fast(model, ng.Bernoulli(), reject=jnp.inf, precondition=ng.Kronecker(blocks=4, rebase=1))
+    opt = ng.fast(model, ng.Bernoulli(), reject=jnp.inf, preconditioner=ng.Kronecker(blocks=4, rebase=1))
     theta = params()
     start = opt.init(theta)
     _, state, info = opt.step(theta, start, (X, T))

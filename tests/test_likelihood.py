@@ -131,8 +131,8 @@ def test_extreme_float32_outputs_stay_finite_and_float32(kind, value):
         likelihood.nll(r, targets),
         jax.grad(lambda r: likelihood.nll(r, targets).sum())(r),
         likelihood.fisher(r, jnp.ones_like(r)),
-        likelihood.factor(r, jnp.ones_like(r)),
-        likelihood.factor_transpose(r, jnp.ones_like(r)),
+        likelihood.at(r).factor(jnp.ones_like(r)),
+        likelihood.at(r).factor_transpose(jnp.ones_like(r)),
         likelihood.kl(r, -r),
         likelihood.mean(r),
     )

@@ -11,9 +11,8 @@ from jax.flatten_util import ravel_pytree
 from models import MODELS, WEIGHTS, targets_for
 
 import natgrad as ng
-from natgrad.directions import Here
+from natgrad.here import Here
 from natgrad.metric import Metric
-from natgrad.operator import Place
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -436,27 +435,6 @@ def test_metrics_add():
     close(ravel_pytree(through)[0], np.asarray(ravel_pytree(product)[0]), 1e-12)
 
 
-def test_hvp_and_ggnvp_are_the_dense_products():
-    case = MODELS["mlp"]
-    flat, unravel = ravel_pytree(case.params)
-
-    def loss(r):
-        return jnp.sum(jnp.cosh(r - 0.3))
-
-    def model(params):
-        return case.model(params, case.inputs)
-
-    v = jax.random.normal(jax.random.key(0), flat.shape, flat.dtype)
-    J, outputs = jacobians("mlp")
-    J = J.reshape(-1, flat.size)
-    H = np.asarray(jax.jit(jax.hessian(lambda p: loss(model(unravel(p)))))(flat))
-    M = np.diag(np.cosh(outputs.ravel() - 0.3))
-    hessian = jax.jit(lambda p, v: ng.hvp(lambda p: loss(model(p)), p, v))(case.params, unravel(v))
-    gauss_newton = jax.jit(lambda p, v: ng.ggnvp(model, loss, p, v))(case.params, unravel(v))
-    close(ravel_pytree(hessian)[0], H @ v)
-    close(ravel_pytree(gauss_newton)[0], J.T @ M @ J @ v)
-
-
 @pytest.mark.parametrize(
     ("metric", "solver"),
     [(ng.MonteCarloFisher(2), ng.CG()), (ng.MonteCarloFisher(2), ng.MinresQLP(5))],
@@ -491,17 +469,26 @@ def test_a_metric_and_the_preconditioners_share_no_random_bits():
     """Of one key, halves and thirds have keys in common: each use must split one of its own."""
     case, found = MODELS["mlp"], Listener()
     opt = ng.natural_gradient(case.model, ng.Bernoulli())
-    examples = opt.problem.examples(case.params, case.inputs, jnp.ones((7, 3)), None, None)
-    place = Place(opt.problem, case.params, examples, None, jax.random.key(3))
-    here = Here(case.params, found, jnp.asarray(0.1), place, jnp.int32(0))
+    examples = opt.problem.examples(case.params, case.inputs, jnp.ones((7, 3)))
+    here = Here(
+        opt.problem,
+        case.params,
+        examples,
+        jax.random.key(3),
+        gradient=case.params,
+        metric=found,
+        shift=jnp.asarray(0.1),
+        steps=jnp.int32(0),
+    )
+    linear = opt.problem.linearize(case.params, examples)
 
     class Sampled(Metric):
-        def at(self, problem, chunk, key):
+        def at(self, problem, seen, key):
             found.keys.append(key)
-            return problem.likelihood.information(chunk.outputs)
+            return problem.likelihood.at(seen.outputs)
 
-    (Sampled() + Sampled()).operator(place)
-    Sampled().operator(place)
+    (Sampled() + Sampled()).operator(here, linear)
+    Sampled().operator(here, linear)
     ng.Jacobi().inverse(here, ())
     kind = ng.Kronecker()
     with jax.disable_jit():
@@ -545,8 +532,8 @@ def test_a_dense_square_root_is_taken_once_for_all_rows_of_a_dual_solve(kind):
 
 def test_a_metric_without_labels_refuses_them_also_in_a_sum_and_if_it_is_the_users_own():
     class Own(Metric):
-        def at(self, problem, chunk, key):
-            return problem.likelihood.information(chunk.outputs)
+        def at(self, problem, seen, key):
+            return problem.likelihood.at(seen.outputs)
 
     case = MODELS["mlp"]
     targets = jnp.ones((7, 3))

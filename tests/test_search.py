@@ -8,22 +8,35 @@ import pytest
 from hypothesis import given, settings
 
 import natgrad as ng
-from natgrad.search.base import Local
+from natgrad.directions import Proposal
+from natgrad.here import Here
+from natgrad.problem import Start
 from natgrad.search.line import Bracket, Point
 
 few = settings(derandomize=True, deadline=None, max_examples=25)
 
 
 def local(resolution=None, slope=-1.0, steps=0, learning_rate=None, metric=None):
-    return Local(
-        rows={"w": jnp.ones((1, 2))},
-        slopes=jnp.array([slope]),
-        resolution=None if resolution is None else jnp.asarray(resolution),
+    """Return what is known at θ, and a proposal of one row."""
+    here = Here(
+        None,
+        None,
+        None,
+        None,
+        search=None if resolution is None else Start(None, jnp.asarray(resolution)),
         shift=jnp.asarray(0.0),
         metric=metric,
         steps=jnp.asarray(steps),
-        learning_rate=learning_rate,
+        rate=learning_rate,
     )
+    return here, Proposal(({"w": jnp.ones(2)},), jnp.array([slope]))
+
+
+def several(slopes, resolution=0.0):
+    """Return what is known at θ, and a proposal of unit rows."""
+    slopes = jnp.asarray(slopes)
+    rows = tuple({"w": row} for row in jnp.eye(slopes.size, dtype=slopes.dtype))
+    return local(resolution)[0], Proposal(rows, slopes)
 
 
 class Curved:
@@ -46,7 +59,7 @@ def quartic_search(coefficients):
     def probe(z):
         return a * z[0] + b * z[0] ** 2 + c * z[0] ** 3 + 0.1 * z[0] ** 4
 
-    found = ng.LineSearch()(probe, local(0.0))
+    found = ng.LineSearch()(*local(0.0), probe)
     return found.z, found.change, probe(found.z)
 
 
@@ -64,7 +77,7 @@ def test_line_search_finds_the_minimum_of_a_parabola(minimum):
     def probe(z):
         return z[0] * (z[0] - 2 * minimum)
 
-    found = ng.LineSearch()(probe, local(0.0))
+    found = ng.LineSearch()(*local(0.0), probe)
     np.testing.assert_allclose(found.change, -(minimum**2), rtol=1e-11)
     np.testing.assert_allclose(found.z, [minimum], rtol=1e-6)
 
@@ -76,7 +89,7 @@ def test_line_search_stays_on_this_side_of_a_wall(beyond):
     def probe(z):
         return jnp.where(z[0] < 0.2, -z[0], beyond)
 
-    found = ng.LineSearch()(probe, local(0.0))
+    found = ng.LineSearch()(*local(0.0), probe)
     assert 0.1 < found.z[0] < 0.2
     assert found.change == -found.z[0]
 
@@ -85,7 +98,7 @@ def test_line_search_stays_on_this_side_of_a_wall(beyond):
     "probe", [lambda z: z[0], lambda z: jnp.full((), jnp.nan), lambda z: 0 * z[0], lambda z: z[0] ** 2]
 )
 def test_line_search_returns_zero_where_nothing_is_lower(probe):
-    found = ng.LineSearch()(probe, local(0.0))
+    found = ng.LineSearch()(*local(0.0), probe)
     assert found.z[0] == 0
     assert found.change == 0
 
@@ -110,8 +123,7 @@ def test_what_is_lower_by_less_than_the_resolution_is_not_lower(name):
 
     def at(resolution):
         slopes = -2e-6 * jnp.eye(rows)[0]
-        here = local(resolution)._replace(rows={"w": jnp.eye(rows)}, slopes=slopes)
-        return search(probe, here)
+        return search(*several(slopes, resolution), probe)
 
     seen, unseen = at(0.5e-6), at(1e-6)
     assert seen.change < -0.5e-6
@@ -126,8 +138,8 @@ def test_the_plane_search_goes_forward_along_its_first_row_however_short():
     def probe(z):
         return -z[0] + 300 * z[0] ** 2 + z[1] ** 2
 
-    plane = local(0.0)._replace(rows={"w": jnp.eye(2)}, slopes=jnp.array([-1.0, 0.0]))
-    found = ng.PlaneSearch()(probe, plane)
+    plane = several(jnp.array([-1.0, 0.0]))
+    found = ng.PlaneSearch()(*plane, probe)
     np.testing.assert_allclose(found.z, [1 / 600, 0], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(found.change, -1 / 1200, rtol=1e-9)
 
@@ -137,8 +149,8 @@ def test_the_plane_search_takes_the_last_step_back_where_that_is_lower():
         return (z[0] - 1) ** 2 + 3 * (z[1] + 0.5) ** 2 + (z[0] - 1) * (z[1] + 0.5) - 1.25
 
     np.testing.assert_allclose(probe(jnp.zeros(2)), 0, atol=1e-15)
-    plane = local(0.0)._replace(rows={"w": jnp.eye(2)}, slopes=jnp.array([-1.5, 2.0]))
-    found = ng.PlaneSearch()(probe, plane)
+    plane = several(jnp.array([-1.5, 2.0]))
+    found = ng.PlaneSearch()(*plane, probe)
     np.testing.assert_allclose(found.z, [1, -0.5], rtol=1e-6)
     np.testing.assert_allclose(found.change, -1.25, rtol=1e-9)
 
@@ -153,26 +165,26 @@ def test_line_search_keeps_to_its_probes(maxprobes):
             return shape(z[0])
 
         with jax.disable_jit():
-            ng.LineSearch(maxprobes=maxprobes)(probe, local(0.0))
+            ng.LineSearch(maxprobes=maxprobes)(*local(0.0), probe)
         assert 0 < len(probes) <= maxprobes
 
 
 def test_fixed_rate_is_a_number_a_schedule_or_the_steps_own():
     probe = None
-    assert ng.FixedRate(0.3)(probe, local()).z == 0.3
+    assert ng.FixedRate(0.3)(*local(), probe).z == 0.3
     schedule = ng.FixedRate(lambda count: 1.0 / (1 + count))
-    assert schedule(probe, local(steps=3)).z == 0.25
-    assert schedule(probe, local(steps=3, learning_rate=jnp.asarray(0.7))).z == 0.7
+    assert schedule(*local(steps=3), probe).z == 0.25
+    assert schedule(*local(steps=3, learning_rate=jnp.asarray(0.7)), probe).z == 0.7
 
 
 def test_kl_radius_scales_to_the_radius_and_no_further_than_its_bound():
     """½ z² dᵀFd = δ: dᵀFd = 8 and δ = 1 give z = ½."""
-    assert ng.KLRadius(1.0)(None, local(metric=Curved(8.0))).z == 0.5
-    assert ng.KLRadius(1.0)(None, local(metric=Curved(1e-3))).z == 1
-    assert ng.KLRadius(1.0, max_rate=9.0)(None, local(metric=Curved(0.0))).z == 9
-    assert jnp.isnan(ng.KLRadius(1.0)(None, local(metric=Curved(np.nan))).z)
+    assert ng.KLRadius(1.0)(*local(metric=Curved(8.0)), None).z == 0.5
+    assert ng.KLRadius(1.0)(*local(metric=Curved(1e-3)), None).z == 1
+    assert ng.KLRadius(1.0, max_rate=9.0)(*local(metric=Curved(0.0)), None).z == 9
+    assert jnp.isnan(ng.KLRadius(1.0)(*local(metric=Curved(np.nan)), None).z)
     with pytest.raises(ValueError, match=r"KLRadius measures steps in the metric.*has none"):
-        ng.KLRadius(1.0)(None, local())
+        ng.KLRadius(1.0)(*local(), None)
 
 
 def test_loss_never_rises_over_thousands_of_searched_steps():
@@ -214,8 +226,8 @@ def test_cobyla_minds_a_wall_and_finds_the_minimum_before_it(scale):
         change = scale * (50 * z[0] * (z[0] - 2.2) + 20 * z[1] * (z[1] - 0.6))
         return jnp.where(z[0] > 1.2, jnp.nan, change)
 
-    plane = local(0.0)._replace(rows={"w": jnp.eye(2)}, slopes=scale * jnp.array([-110.0, -12.0]))
-    found = ng.Cobyla(final_radius=1e-6, maxprobes=500)(probe, plane)
+    plane = several(scale * jnp.array([-110.0, -12.0]))
+    found = ng.Cobyla(final_radius=1e-6, maxprobes=500)(*plane, probe)
     np.testing.assert_allclose(found.z, [1.1, 0.3], atol=1e-3)
     np.testing.assert_allclose(found.change, -scale * (50 * 1.1**2 + 20 * 0.3**2), atol=1e-3 * scale)
 

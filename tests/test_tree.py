@@ -13,14 +13,19 @@ from jax.flatten_util import ravel_pytree
 
 import natgrad as ng
 from natgrad import tree
+from natgrad.directions import Proposal
+from natgrad.here import Here
 from natgrad.optimizer import propose
-from natgrad.search.base import Local
-from natgrad.state import Data
+from natgrad.state import Batches, Data
 
 few = settings(derandomize=True, deadline=None, max_examples=25)
 # XLA takes a subnormal number for 0.
 numbers = st.floats(-1e3, 1e3, allow_nan=False, allow_subnormal=False)
 vectors = st.lists(numbers, min_size=6, max_size=6)
+
+
+def stack(*trees):
+    return tree.Stack(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees))
 
 
 def build(values, dtype=jnp.float64):
@@ -45,10 +50,9 @@ def test_vector_space(u, v, a):
     np.testing.assert_allclose(tree.norm(x), np.linalg.norm(u), rtol=1e-14)
     np.testing.assert_allclose(tree.max_abs(x), np.abs(u).max())
     np.testing.assert_allclose(tree.total(x), u.sum(), rtol=1e-12, atol=1e-9)
-    rows = tree.stack(x, y)
-    np.testing.assert_allclose(
-        flat(tree.combine(jnp.array([2.0, a]), rows)), 2 * u + a * v, rtol=1e-12, atol=1e-9
-    )
+    for rows in ((x, y), stack(x, y)):
+        combined = flat(tree.combine(jnp.array([2.0, a]), rows))
+        np.testing.assert_allclose(combined, 2 * u + a * v, rtol=1e-12, atol=1e-9)
 
 
 @few
@@ -106,16 +110,25 @@ def test_dtypes_are_kept_and_the_widest_carries_scalars():
     assert tree.dtype(wide) == jnp.float32
 
 
+@pytest.mark.parametrize("rows", ["tuple", "stack"])
 @pytest.mark.parametrize("count", [1, 3, 4])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_inner_products_of_few_and_of_many_rows(count, dtype):
+def test_inner_products_of_few_and_of_many_rows(rows, count, dtype):
     rng = np.random.default_rng(count)
     u, v = rng.normal(size=(2, count, 6))
-    x, y = (tree.stack(*map(build, each)) for each in (u, v))
-    x["a"], y["a"] = x["a"].astype(dtype), y["a"].astype(dtype)
+
+    def made(row):
+        x = build(row)
+        return x | {"a": x["a"].astype(dtype)}
+
+    x, y = (tuple(map(made, each)) for each in (u, v))
+    one = y[0]
+    if rows == "stack":
+        x, y = stack(*x), stack(*y)
     tolerance = 1e-12 if dtype == jnp.float64 else 1e-5
+    assert tree.count(x) == count
     np.testing.assert_allclose(tree.inner(x, y), u @ v.T, rtol=tolerance, atol=tolerance)
-    one = jax.tree.map(lambda leaf: leaf[0], y)
+    np.testing.assert_allclose(flat(tree.first(x)), u[0], rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(tree.along(x, one), u @ v[0], rtol=tolerance, atol=tolerance)
     assert tree.inner(x, y).dtype == tree.along(x, one).dtype == jnp.float64
 
@@ -138,8 +151,8 @@ def fully_precise(function, *args):
         lambda x, rows: tree.norm(x),
         lambda x, rows: tree.length(x),
         lambda x, rows: tree.combine(jnp.ones(5), rows),
-        lambda x, rows: tree.inner(rows, tree.stack(x)),
-        lambda x, rows: tree.inner(tree.stack(x), tree.stack(x)),
+        lambda x, rows: tree.onto(rows, x),
+        lambda x, rows: tree.inner((x,), (x,)),
         lambda x, rows: tree.gram(rows),
         lambda x, rows: tree.along(rows, x),
     ],
@@ -147,7 +160,7 @@ def fully_precise(function, *args):
 )
 def test_sums_and_products_are_in_full_precision(function):
     x = build(range(6))
-    assert fully_precise(function, x, tree.stack(x, x, x, x, x))
+    assert fully_precise(function, x, stack(x, x, x, x, x))
 
 
 def without_products(params, inputs):
@@ -172,10 +185,10 @@ def without_products(params, inputs):
 def test_directions_are_in_full_precision(recipe):
     opt = recipe(without_products, ng.Bernoulli())
     params = {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}
-    data = Data((jnp.ones((5, 3)), jnp.ones((5, 2))))
+    data = Data(Batches((jnp.ones((5, 3)), jnp.ones((5, 2)), None)))
 
     def rows(params, state):
-        return propose(opt, params, state, data)[0].rows
+        return propose(opt, params, state, data)[1].rows
 
     assert fully_precise(rows, params, opt.init(params))
 
@@ -188,8 +201,8 @@ def test_the_quadratic_model_is_in_full_precision():
             return tree.gram(rows)
 
     def found(rows, slopes):
-        local = Local(rows, slopes, None, jnp.ones(()), Metric(), jnp.int32(0))
-        return ng.QuadraticModel()(None, local)
+        here = Here(None, None, None, None, shift=jnp.ones(()), metric=Metric())
+        return ng.QuadraticModel()(here, Proposal(rows, slopes), None)
 
     x = build(range(6))
-    assert fully_precise(found, tree.stack(x, x), jnp.ones(2))
+    assert fully_precise(found, (x, x), jnp.ones(2))

@@ -29,8 +29,6 @@ from natgrad.metric import (
     Hessian,
     MonteCarloFisher,
     StructuralDamping,
-    ggnvp,
-    hvp,
     metric_product,
 )
 from natgrad.optimizer import Optimizer
@@ -59,7 +57,7 @@ from natgrad.search import (
 )
 from natgrad.solve import CG, MINRES, Dual, MinresQLP
 from natgrad.solve.result import Reason, Solution
-from natgrad.state import Info, Outcome, State
+from natgrad.state import Batches, Info, Outcome, State
 
 
 def __getattr__(name: str) -> Any:

@@ -100,32 +100,20 @@ class LogProb(Likelihood):
         """Return −log p."""
         return -self.log_prob(outputs, targets)
 
-    def fisher(self, outputs: Tree, u: Tree) -> Tree:
-        """Return M u: the Hessian of the KL, or of the log-partition, or the sum over the support."""
-        if self.divergence is not None:
-            kl, here = self.divergence, jax.lax.stop_gradient(outputs)
-            return hessian_at_outputs(lambda r: kl(here, r), outputs, u)
-        if self.log_partition is not None:
-            return hessian_at_outputs(self.log_partition, outputs, u)
-        if self.support is not None:
-            return self.information(outputs).product(u)
-        raise TypeError(
-            "This likelihood has only a sampler: the exact Fisher needs kl=, log_partition= or support=; "
-            "use metric=ng.MonteCarloFisher(samples)."
-        )
+    @property
+    def exact(self) -> bool:
+        """Whether M is known: by a KL, a log-partition or a finite support."""
+        return any(known is not None for known in (self.divergence, self.log_partition, self.support))
 
-    def factor(self, outputs: Tree, e: Tree) -> Tree:
-        """Return C e: √p-weighted scores over a finite support, else a dense square root of M."""
-        return self.information(outputs).factor(e)
-
-    def factor_transpose(self, outputs: Tree, u: Tree) -> Tree:
-        """Return Cᵀ u."""
-        return self.information(outputs).factor_transpose(u)
-
-    def information(self, outputs: Tree) -> AtOutputs:
-        """Return M at these outputs: the scores of a finite support are computed once, a dense root where asked."""
+    def at(self, outputs: Tree) -> AtOutputs:
+        """Return M: the Hessian of the KL, or of the log-partition, or a sum of scores over the support."""
+        if not self.exact:
+            raise TypeError(
+                "This likelihood has only a sampler: the exact Fisher needs kl=, log_partition= or support=; "
+                "use metric=ng.MonteCarloFisher(samples)."
+            )
         if self.support is None:
-            return densely_rooted(partial(self.fisher, outputs), outputs)
+            return densely_rooted(partial(self._hessian, outputs), outputs)
         rows = self._scores(outputs)
 
         def factor(e: Tree) -> Tree:
@@ -136,22 +124,20 @@ class LogProb(Likelihood):
             return sum(jax.tree.leaves(dots))
 
         by_support = self.divergence is None and self.log_partition is None
-        product = partial(self.fisher, outputs)
-        return AtOutputs(
-            (lambda u: factor(factor_transpose(u))) if by_support else product, factor, factor_transpose
-        )
+        product = (lambda u: factor(factor_transpose(u))) if by_support else partial(self._hessian, outputs)
+        return AtOutputs(product, factor, factor_transpose)
 
-    def factor_space(self, outputs: Tree) -> Array:
-        """Return (batch, size of the support), or (batch, outputs)."""
-        flat = _flatten(outputs)
-        return flat if self.support is None else jnp.zeros((flat.shape[0], len(self.support)), flat.dtype)
+    def _hessian(self, outputs: Tree, u: Tree) -> Tree:
+        if self.divergence is not None:
+            kl, here = self.divergence, jax.lax.stop_gradient(outputs)
+            return hessian_at_outputs(lambda r: kl(here, r), outputs, u)
+        assert self.log_partition is not None
+        return hessian_at_outputs(self.log_partition, outputs, u)
 
     def score(self, keys: Array, outputs: Tree) -> Tree:
         """Return C times signs, or without an exact Fisher the score of a sampled target."""
-        if self.draw is None or any(
-            k is not None for k in (self.divergence, self.log_partition, self.support)
-        ):
-            return super().score(keys, outputs)
+        if self.draw is None or self.exact:
+            return self.at(outputs).random_score(keys, outputs)
         draw = self.draw
         one = jax.vmap(
             lambda key, r: jax.tree.map(lambda t: t[0], draw(key, jax.tree.map(lambda x: x[None], r)))
@@ -188,7 +174,7 @@ class LogProb(Likelihood):
         return self.draw(key, outputs)
 
     def check(self, outputs: Tree, targets: Tree) -> None:
-        """Refuse a log_prob that does not return one number an example."""
+        """Refuse a log_prob that does not return one number per example."""
         _expect_per_example("log_prob", self.log_prob, outputs, targets)
 
     def _log_probs(self, outputs: Tree) -> Array:
@@ -227,24 +213,12 @@ class Loss(Likelihood):
         """Return the loss per example."""
         return self.loss(outputs, targets)
 
-    def fisher(self, outputs: Tree, u: Tree) -> Tree:
+    def at(self, outputs: Tree) -> AtOutputs:
         """Refuse: a bare loss defines no distribution."""
         raise TypeError("from_loss defines no distribution, so no Fisher: use metric=ng.GaussNewton().")
 
-    def score(self, keys: Array, outputs: Tree) -> Tree:
-        """Refuse: a bare loss defines no distribution."""
-        return self.fisher(outputs, outputs)
-
-    def factor(self, outputs: Tree, e: Tree) -> Tree:
-        """Refuse: a bare loss defines no distribution."""
-        return self.fisher(outputs, e)
-
-    def factor_transpose(self, outputs: Tree, u: Tree) -> Tree:
-        """Refuse: a bare loss defines no distribution."""
-        return self.fisher(outputs, u)
-
     def check(self, outputs: Tree, targets: Tree) -> None:
-        """Refuse a loss that does not return one number an example."""
+        """Refuse a loss that does not return one number per example."""
         _expect_per_example("loss", self.loss, outputs, targets)
 
 
@@ -253,7 +227,7 @@ def _expect_per_example(name: str, function: Callable[..., Any], outputs: Tree, 
     found = jax.eval_shape(function, outputs, targets)
     if jnp.shape(found) != examples:
         raise ValueError(
-            f"{name} returned shape {jnp.shape(found)}; it must give one number an example, {examples}."
+            f"{name} returned shape {jnp.shape(found)}; it must give one number per example, {examples}."
         )
 
 

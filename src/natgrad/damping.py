@@ -3,21 +3,19 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad import tree
-from natgrad.tree import Tree
+from natgrad.part import Named, Part, require
 
 CALM = 32
 """Falls in a row after which λ falls as if no batch had ever spoken against it."""
 
 
-class Answer(IntEnum):
+class Answer(Named):
     """What λ did after a step, and why. `info.answer` holds it; print it with `ng.Answer.name_of`."""
 
     KEPT = 0
@@ -33,14 +31,9 @@ class Answer(IntEnum):
     RAISED_STRETCHED = 5
     """On this batch the last step is longer than it was on its own: F was known too badly for its λ."""
     KEPT_REFUSED = 6
-    """The step was refused for numbers that were not finite before it: λ has no part in them."""
+    """The step was refused through no fault of λ's: not finite at θ, or denied by a search on other cases."""
     KEPT_NEGLIGIBLE = 7
     """The step kept its promise, and λ has no more part in it than rounding: a smaller one changes nothing."""
-
-    @classmethod
-    def name_of(cls, answer: Any) -> str:
-        """Return the printable name of a (concrete) `info.answer`."""
-        return cls(int(answer)).name.lower().replace("_", " ")
 
 
 class Evidence(NamedTuple):
@@ -53,7 +46,8 @@ class Evidence(NamedTuple):
     unmeasurable: Array
     """Whether the loss cannot resolve the change, promised or done."""
     blameless: Array
-    """Whether the step was refused for what was not finite at θ itself."""
+    """Whether no shorter step would have been taken: a number was not finite at θ itself, or a search on other cases
+    found that the row leads up there."""
     suspect: Array
     """Whether the metric's numbers were not finite: θ's fault or that of a λ too small; nobody can tell."""
     stretch: Array
@@ -77,8 +71,8 @@ class Record(NamedTuple):
     """How freely λ falls, from 0 to 32: a fall adds 1, a rise on a fresh batch takes 16 away."""
 
 
-class Damping:
-    """The interface: λ and a record live in the optimizer's state, the rule is static."""
+class Damping(Part):
+    """The interface: λ and a record live in the optimizer's state."""
 
     needs_ratio: bool = False
     """Whether the rule asks for ρ, which costs an evaluation of the loss."""
@@ -116,8 +110,10 @@ class Constant(Damping):
     value: float | Callable[[Any], Any]
 
     def __post_init__(self) -> None:
-        if not callable(self.value) and not self.value >= 0:
-            raise ValueError(f"Constant({self.value}): damping cannot be negative.")
+        require(
+            lambda: callable(self.value) or self.value >= 0,
+            f"Constant({self.value}): damping cannot be negative.",
+        )
 
     def init(self, dtype: Any) -> Array:
         """Return λ at step 0."""
@@ -177,14 +173,19 @@ class LevenbergMarquardt(Damping):
             raise ValueError(f'reduction={self.reduction!r}: choose "quadratic" or "linear".')
         if isinstance(self.initial, str) and self.initial != "calibrate":
             raise ValueError(f'initial={self.initial!r}: give a positive number or "calibrate".')
-        if not 0 < self.bounds[0] <= self._first() <= self.bounds[1]:
-            raise ValueError(
-                f"initial damping {self.initial} is outside its bounds {self.bounds}, or not positive."
-            )
-        if not (self.low < self.high and 0 < self.lower_by <= 1 <= self.raise_by):
-            raise ValueError("LevenbergMarquardt needs low < high and lower_by <= 1 <= raise_by.")
-        if self.stretch is not None and not self.stretch > 1:
-            raise ValueError(f"stretch={self.stretch}: give a number above 1, or None.")
+        low, high = self.bounds
+        require(
+            lambda: 0 < low <= high and (isinstance(self.initial, str) or low <= self.initial <= high),
+            f"initial damping {self.initial} is outside its bounds {self.bounds}, or not positive.",
+        )
+        require(
+            lambda: self.low < self.high and 0 < self.lower_by <= 1 <= self.raise_by,
+            "LevenbergMarquardt needs low < high and lower_by <= 1 <= raise_by.",
+        )
+        require(
+            lambda: self.stretch is None or self.stretch > 1,
+            f"stretch={self.stretch}: give a number above 1, or None.",
+        )
 
     @property
     def needs_stretch(self) -> bool:  # type: ignore[override]
@@ -193,7 +194,7 @@ class LevenbergMarquardt(Damping):
 
     def init(self, dtype: Any) -> Array:
         """Return the initial λ."""
-        return jnp.asarray(self._first(), dtype)
+        return jnp.asarray(self._first()).astype(dtype)
 
     def record(self, dtype: Any) -> Record:
         """Return no moves."""
@@ -202,13 +203,11 @@ class LevenbergMarquardt(Damping):
     @property
     def calibrates(self) -> bool:
         """Whether `initial` is "calibrate"."""
-        return self.initial == "calibrate"
+        return isinstance(self.initial, str)
 
-    def _first(self) -> float:
+    def _first(self) -> Any:
         # The search for a λ starts from 1, or as near as the bounds allow.
-        return (
-            min(max(1.0, self.bounds[0]), self.bounds[1]) if isinstance(self.initial, str) else self.initial
-        )
+        return jnp.clip(1.0, *self.bounds) if isinstance(self.initial, str) else self.initial
 
     def predict(self, slope: Array, curvature: Array) -> Array:
         """Return the change the chosen model promises."""
@@ -333,20 +332,3 @@ def ratio(actual: Array, predicted: Array, resolution: Array | float = 0.0) -> A
 def unresolved(actual: Array, predicted: Array, resolution: Array | float) -> Array:
     """Tell whether both changes are within what the loss can resolve."""
     return (jnp.abs(actual) <= resolution) & (jnp.abs(predicted) <= resolution)
-
-
-class LastStep(NamedTuple):
-    """The last step that was taken, for the batch after it to judge."""
-
-    step: Tree
-    """d; 0 at first and after a refusal."""
-    curvature: Array
-    """dᵀFd on its own batch; 0 where there is none."""
-    loss: Array
-    """The loss it left behind, on its own batch."""
-
-    @classmethod
-    def none(cls, theta: Tree) -> "LastStep":
-        """Return no step."""
-        # Two arrays: a state whose buffers are given away holds none of them twice.
-        return cls(tree.zeros_like(theta), *(jnp.zeros((), tree.dtype(theta)) for _ in range(2)))

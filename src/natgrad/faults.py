@@ -11,10 +11,11 @@ import numpy as np
 from jax import Array
 
 from natgrad import frozen, tree, validate
+from natgrad.examples import Examples
+from natgrad.here import Here
 from natgrad.likelihood import Bernoulli, Categorical, Likelihood, Poisson, Product
 from natgrad.metric import Metric
-from natgrad.operator import Place
-from natgrad.problem import Examples, Model, Problem, Stateful, evaluate, working
+from natgrad.problem import Model, Problem, Stateful, run, working
 from natgrad.tree import Tree
 
 
@@ -40,14 +41,13 @@ class Case:
 
     problem: Problem
     params: Tree
-    context: Tree
     examples: Examples
     weights: Tree
     outputs: Tree
 
     def run(self, params: Tree, inputs: Tree) -> Tree:
-        # Not jitted: a jitted function would draw its random numbers once, when it is traced.
-        return evaluate(self.problem.model, params, inputs, self.context)
+        """Return the model's outputs."""
+        return _run(self.problem, params, inputs)
 
     def pairs(self) -> list[tuple[Likelihood, Any, Any]]:
         """Return (likelihood, outputs, targets) for each factor."""
@@ -68,9 +68,9 @@ def prepare(
 ) -> Case:
     """Return the case, or stop: without parameters, shapes and outputs there is nothing to look at."""
     try:
+        rest = None
         if trainable is not None:
             params, rest = frozen.split(frozen.predicate(trainable), params)
-            context = frozen.Frozen(rest, context)
         validate.parameters(params)
     except (TypeError, ValueError) as error:
         raise Stop(Fault("parameters", str(error), "Give params that hold floating arrays only.")) from None
@@ -82,26 +82,30 @@ def prepare(
         validate.model(model)
     except TypeError as error:
         raise Stop(Fault("model", str(error), "Give the arrays as params, and a function of them.")) from None
-    problem = Problem(model, likelihood, objective)
+    problem = Problem(model, likelihood, objective, rest=rest, context=context)
     try:
-        validate._batch("batch", batch, True)
-        inputs, targets, weights = (*batch, None)[:3]
-        examples = problem.examples(params, inputs, targets, weights, context)
-        outputs = evaluate(model, params, inputs, context)
+        inputs, targets, weights = validate.batch("batch", batch)
+        examples = problem.examples(params, inputs, targets, weights)
+        outputs = _run(problem, params, inputs)
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
-        raise Stop(Fault("shapes", found, _advice(model, params, batch, context))) from error
-    return Case(problem, params, context, examples, weights, outputs)
+        raise Stop(Fault("shapes", found, _advice(problem, params, batch))) from error
+    return Case(problem, params, examples, weights, outputs)
 
 
-def _advice(model: Model, params: Tree, batch: Any, context: Tree) -> str:
+def _run(problem: Problem, params: Tree, inputs: Tree) -> Tree:
+    # Not jitted: a jitted function would draw its random numbers once, when it is traced.
+    return working(run(problem.model, False, params, problem.rest, inputs, problem.context)[0])
+
+
+def _advice(problem: Problem, params: Tree, batch: Any) -> str:
     """Return what to do about shapes: what a model that cannot be called needs is not what its data need."""
     try:
-        validate._batch("batch", batch, True)
+        validate.batch("batch", batch)
     except (TypeError, ValueError):
         return "Give the batch as (inputs, targets) or (inputs, targets, weights), all of them arrays."
     try:
-        jax.eval_shape(partial(evaluate, model), params, batch[0], context)
+        jax.eval_shape(partial(_run, problem), params, batch[0])
     except Exception:
         return "The model is called as model(params, inputs), or with context= as model(params, inputs, context)."
     return "The model runs. Make its outputs, the targets and the weights fit: one row each per example."
@@ -229,13 +233,14 @@ def metric(case: Case, metric: Metric, key: Array) -> Found:
 
     # Jitted: one compilation is quicker than one per operation.
     @jax.jit
-    def product(params: Tree, examples: Examples, context: Tree, key: Array, v: Tree) -> Tree:
+    def product(problem: Problem, params: Tree, examples: Examples, key: Array, v: Tree) -> Tree:
         one = jnp.ones((), tree.dtype(working(params)))
-        return metric.operator(Place(case.problem, params, examples, context, key, one))(v)
+        here = Here(problem, params, examples, key, damping=one)
+        return metric.operator(here, problem.linearize(params, examples))(v)
 
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
     try:
-        at = partial(product, case.params, examples, case.context, key)
+        at = partial(product, case.problem, case.params, examples, key)
         probes = np.array([_probe(at, case.params, random) for _ in range(3)])
     except (TypeError, ValueError) as error:
         if _differentiable(case):
@@ -274,8 +279,8 @@ def _precision(case: Case) -> float:
 def _differentiable(case: Case) -> bool:
     """Tell whether JᵀJθ can be computed: a product forwards, and one backwards."""
     try:
-        linear = case.problem.linearize(case.params, case.examples, case.context)
-        linear.sum(lambda chunk: chunk.vjp(chunk.jvp(working(case.params))))
+        linear = case.problem.linearize(case.params, case.examples)
+        linear.sum(lambda seen: seen.vjp(seen.jvp(working(case.params))))
     except (TypeError, ValueError):
         return False
     return True
@@ -298,13 +303,13 @@ def _probe(product: Callable[[Tree], Tree], params: Tree, random: np.random.Gene
 
 def loss(case: Case, loss: Callable[[Tree], Any]) -> Found:
     """Compare the gradients of the two losses, here and at a point nearby: equal if they differ by a constant."""
-    rest = case.context.rest if isinstance(case.context, frozen.Frozen) else None
+    rest = case.problem.rest
 
     def theirs(params: Tree) -> Array:
         return jnp.asarray(loss(params if rest is None else frozen.merge(params, rest)))
 
     def ours(params: Tree) -> Array:
-        return case.problem.loss(params, case.examples, case.context)
+        return case.problem.loss(params, case.examples)
 
     shape = jax.eval_shape(theirs, case.params).shape
     if shape != ():

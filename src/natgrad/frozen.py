@@ -1,26 +1,17 @@
 """Parameters that stay as they are: a tree cut in two, what is trained and the rest.
 
-The rest travels with the context, which no step moves and no metric sees: F is then the block of the trained
-parameters alone.
+A step binds the rest to its model: F is then the block of the trained parameters alone.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from natgrad.tree import Tree
 
 Predicate = Callable[[Any, Any], bool]
-
-
-class Frozen(NamedTuple):
-    """A context that carries the frozen leaves beside the model's own context."""
-
-    rest: Tree
-    """The parameters, with None in the places of the trained ones."""
-    context: Tree = None
 
 
 @dataclass(frozen=True)
@@ -46,17 +37,22 @@ def predicate(trainable: Any) -> Predicate:
     return Mask(frozenset(tuple(path) for path, mark in marks if mark))
 
 
-def split(trainable: Predicate, params: Tree) -> tuple[Tree, Tree]:
-    """Return the trained leaves and the frozen ones, each as the whole tree with None in the other's places."""
+def marks(rule: Predicate | None, params: Tree) -> Tree:
+    """Return a tree of booleans: which leaves the rule chooses; None chooses all."""
 
     def own(path: tuple[Any, ...], leaf: Any) -> bool:
-        where = (
-            path if isinstance(trainable, Mask) else jax.tree_util.keystr(path, simple=True, separator="/")
-        )
-        return bool(trainable(where, leaf))
+        if rule is None:
+            return True
+        where = path if isinstance(rule, Mask) else jax.tree_util.keystr(path, simple=True, separator="/")
+        return bool(rule(where, leaf))
 
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: own(tuple(path), leaf), params)
+
+
+def split(trainable: Predicate, params: Tree) -> tuple[Tree, Tree]:
+    """Return the trained leaves and the frozen ones, each as the whole tree with None in the other's places."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
-    chosen = [own(tuple(path), leaf) for path, leaf in leaves]
+    chosen = jax.tree.leaves(marks(trainable, params))
     if not any(chosen):
         raise ValueError("trainable chose no parameter: nothing would be trained.")
     for (path, leaf), keep in zip(leaves, chosen, strict=True):
@@ -82,8 +78,3 @@ def merge(trained: Tree, rest: Tree) -> Tree:
     return jax.tree.map(
         lambda own, other: other if own is None else own, trained, rest, is_leaf=lambda node: node is None
     )
-
-
-def unwrap(context: Tree) -> Tree:
-    """Return the model's own context."""
-    return context.context if isinstance(context, Frozen) else context

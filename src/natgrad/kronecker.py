@@ -21,12 +21,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.operator import Use
+from natgrad.here import Use
 from natgrad.precondition import Inverse, Preconditioner
 from natgrad.tree import Tree
 
 if TYPE_CHECKING:
-    from natgrad.directions.base import Here
+    from natgrad.here import Here
 
 
 FLOOR = 1e-4
@@ -131,7 +131,7 @@ class Kronecker(Preconditioner):
         assert here.metric is not None
         sides = (*memory.left, *memory.right)
         across = [side.factor.shape[0] for side in (*memory.right, *memory.left)]
-        for_scores, for_sketch = jax.random.split(here.place.key_for(Use.KRONECKER))
+        for_scores, for_sketch = jax.random.split(here.key_for(Use.KRONECKER))
         shared = _signs(for_sketch, across, self.sketch)
 
         def measure(key: Array, score: Tree) -> tuple[Tree, Tree]:

@@ -5,8 +5,7 @@ M = E_t[∇ᵣ log p ∇ᵣ log pᵀ], the Fisher information at the outputs of 
 
     nll(r, t)                 −log p(t | r), without terms free of r, summed over outputs: shape (batch,)
     change(r, r′, t)          nll(r′, t) − nll(r, t), to the digits that r′ − r has
-    fisher(r, u)              M u
-    factor(r, e)              C e with C Cᵀ = M; factor_transpose(r, u) is Cᵀ u
+    at(r)                     M, by its products, and a square root C with C Cᵀ = M
     kl(r, r′)                 KL(p(·|r) ‖ p(·|r′)), shape (batch,)
     mean(r), sample(key, r)   E[t | r] and a draw of t
 
@@ -16,13 +15,13 @@ Everything is at the logits: the paper's form J_yᵀ diag(1/y) J_y is 0/0 where 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from natgrad.part import Part, require
 from natgrad.tree import Tree, at_least_single
 
 
@@ -35,8 +34,13 @@ class AtOutputs(NamedTuple):
     rooted: Callable[[], "AtOutputs"] | None = None
     """Where each use of C computes it first: returns the same M with C at hand, for many uses."""
 
+    def random_score(self, keys: Tree, outputs: Tree) -> Tree:
+        """Return C e for random signs e, from one key per example (and factor of a `Product`)."""
+        space = jax.eval_shape(self.factor_transpose, outputs)
+        return self.factor(jax.tree.map(random_signs, keys, space))
 
-class Likelihood:
+
+class Likelihood(Part):
     """The interface, and what every likelihood over one example axis shares."""
 
     @property
@@ -55,36 +59,20 @@ class Likelihood:
         """
         return self.nll(new_outputs, targets) - self.nll(outputs, targets)
 
+    def at(self, outputs: Tree) -> AtOutputs:
+        """Return M at these outputs, with what its products share computed once."""
+        raise NotImplementedError
+
     def fisher(self, outputs: Tree, u: Tree) -> Tree:
         """Return M u, the Fisher information at the outputs times u."""
-        raise NotImplementedError
-
-    def factor(self, outputs: Tree, e: Tree) -> Tree:
-        """Return C e, where C Cᵀ = M."""
-        raise NotImplementedError
-
-    def factor_transpose(self, outputs: Tree, u: Tree) -> Tree:
-        """Return Cᵀ u."""
-        raise NotImplementedError
-
-    def factor_space(self, outputs: Tree) -> Tree:
-        """Return an array (or tree) shaped like the e of `factor`."""
-        return outputs
-
-    def information(self, outputs: Tree) -> AtOutputs:
-        """Return M at these outputs, with what its products share computed once."""
-        return AtOutputs(
-            partial(self.fisher, outputs),
-            partial(self.factor, outputs),
-            partial(self.factor_transpose, outputs),
-        )
+        return self.at(outputs).product(u)
 
     def score(self, keys: Array, outputs: Tree) -> Tree:
-        """Return a random s with E[s sᵀ] = M for each example, one key an example.
+        """Return a random s with E[s sᵀ] = M for each example, from one key per example.
 
         C times random signs: unbiased as a sampled target's score is, with less variance.
         """
-        return self.factor(outputs, random_signs(keys, self.factor_space(outputs)))
+        return self.at(outputs).random_score(keys, outputs)
 
     def kl(self, outputs: Tree, new_outputs: Tree) -> Array:
         """Return KL(p(·|outputs) ‖ p(·|new_outputs)) per example."""
@@ -107,17 +95,28 @@ class Likelihood:
         return (self,)
 
     def coefficients(self, outputs: Tree, weights: Tree) -> Tree:
-        """Return c with Σ c = 1: each example's share in a mean. The metric and the loss each have their own."""
+        """Return c with Σ c = 1: each example's share in a mean. The metric and the loss each have their own.
+
+        Weights may have one number per position too, (batch, time): then the mean is over positions, and a weight of
+        0 masks one.
+        """
         first = jax.tree.leaves(outputs)[0]
         wide = at_least_single(first.dtype)
         if weights is None:
             return jnp.full(first.shape[0], 1 / first.shape[0], wide)
-        if jnp.shape(weights) != first.shape[:1]:
+        shape = jnp.shape(weights)
+        if not shape or shape != first.shape[: len(shape)] or len(shape) > self.positions(outputs):
             raise ValueError(
-                f"weights have shape {jnp.shape(weights)}; one number an example is {first.shape[:1]}."
+                f"weights have shape {shape}; one number per example is {first.shape[:1]}, and one per position "
+                f"{first.shape[: self.positions(outputs)]}."
             )
         weights = jnp.asarray(weights).astype(wide)
         return weights / jnp.sum(weights)
+
+    def positions(self, outputs: Tree) -> int:
+        """Return how many leading axes count independent targets."""
+        leaves = jax.tree.leaves(outputs)
+        return leaves[0].ndim if len(leaves) == 1 else 1
 
     def weigh(self, coefficients: Tree, u: Tree) -> Tree:
         """Return c_i u_i: each example's outputs times its coefficient."""
@@ -161,8 +160,9 @@ class Gaussian(Likelihood):
     """The standard deviation."""
 
     def __post_init__(self) -> None:
-        if not self.scale > 0:
-            raise ValueError(f"Gaussian(scale={self.scale}): the standard deviation must be positive.")
+        require(
+            lambda: self.scale > 0, f"Gaussian(scale={self.scale}): the standard deviation must be positive."
+        )
 
     matching = True
 
@@ -175,17 +175,9 @@ class Gaussian(Likelihood):
         moved = new_outputs - outputs
         return _sum(moved * (moved + 2 * (outputs - targets.astype(outputs.dtype)))) / (2 * self.scale**2)
 
-    def fisher(self, outputs: Array, u: Array) -> Array:
-        """Return u / scale²."""
-        return u / self.scale**2
-
-    def factor(self, outputs: Array, e: Array) -> Array:
-        """Return e / scale."""
-        return e / self.scale
-
-    def factor_transpose(self, outputs: Array, u: Array) -> Array:
-        """Return u / scale."""
-        return u / self.scale
+    def at(self, outputs: Array) -> AtOutputs:
+        """Return M = I / scale², C = I / scale."""
+        return AtOutputs(lambda u: u / self.scale**2, lambda e: e / self.scale, lambda u: u / self.scale)
 
     def kl(self, outputs: Array, new_outputs: Array) -> Array:
         """Return Σ (r − r′)² / (2 scale²)."""
@@ -227,17 +219,14 @@ class _Elementwise(Likelihood):
         far = self.log_partition(new_outputs) - self.log_partition(outputs) - targets * moved
         return _sum(jnp.where(near, self.near(outputs, jnp.where(near, moved, 0), targets), far))
 
-    def fisher(self, outputs: Array, u: Array) -> Array:
-        """Return A″(r) u."""
-        return self.variance(outputs) * u
+    def at(self, outputs: Array) -> AtOutputs:
+        """Return M = diag(A″(r)) and its root."""
+        variance = self.variance(outputs)
 
-    def factor(self, outputs: Array, e: Array) -> Array:
-        """Return √A″(r) e."""
-        return jnp.sqrt(self.variance(outputs)) * e
+        def times_root(u: Array) -> Array:
+            return jnp.sqrt(variance) * u
 
-    def factor_transpose(self, outputs: Array, u: Array) -> Array:
-        """Return √A″(r) u."""
-        return self.factor(outputs, u)
+        return AtOutputs(lambda u: variance * u, times_root, times_root)
 
     def kl(self, outputs: Array, new_outputs: Array) -> Array:
         """Return the Bregman divergence A(r′) − A(r) − A′(r)(r′ − r)."""
@@ -341,20 +330,22 @@ class Categorical(Likelihood):
         far = jax.nn.logsumexp(new_outputs, axis=-1) - jax.nn.logsumexp(outputs, axis=-1) - own[..., 0]
         return _sum(mass * jnp.where(near, close, far))
 
-    def fisher(self, outputs: Array, u: Array) -> Array:
-        """Return y∘u − y (yᵀu)."""
+    def at(self, outputs: Array) -> AtOutputs:
+        """Return M = diag(y) − y yᵀ and C = diag(√y) − y √yᵀ."""
         y = jax.nn.softmax(outputs)
-        return y * (u - jnp.sum(y * u, axis=-1, keepdims=True))
+        root = jnp.sqrt(y)
 
-    def factor(self, outputs: Array, e: Array) -> Array:
-        """Return √y∘e − y (√yᵀe): C = diag(√y) − y √yᵀ."""
-        root = jnp.sqrt(jax.nn.softmax(outputs))
-        return root * (e - root * jnp.sum(root * e, axis=-1, keepdims=True))
+        def centered(u: Array) -> Array:
+            return u - jnp.sum(y * u, axis=-1, keepdims=True)
 
-    def factor_transpose(self, outputs: Array, u: Array) -> Array:
-        """Return √y∘(u − yᵀu)."""
-        y = jax.nn.softmax(outputs)
-        return jnp.sqrt(y) * (u - jnp.sum(y * u, axis=-1, keepdims=True))
+        def factor(e: Array) -> Array:
+            return root * (e - root * jnp.sum(root * e, axis=-1, keepdims=True))
+
+        return AtOutputs(lambda u: y * centered(u), factor, lambda u: root * centered(u))
+
+    def positions(self, outputs: Array) -> int:
+        """Return the axes before the classes'."""
+        return outputs.ndim - 1
 
     def kl(self, outputs: Array, new_outputs: Array) -> Array:
         """Return Σ y (log y − log y′)."""
@@ -421,39 +412,23 @@ class Product(Likelihood):
         )
 
     def nll(self, outputs: Any, targets: Any) -> Any:
-        """Return one array of losses a factor."""
+        """Return one array of losses per factor."""
         return self._each("nll", outputs, targets)
 
     def change(self, outputs: Any, new_outputs: Any, targets: Any) -> Any:
         """Return one array of changes per factor."""
         return self._each("change", outputs, new_outputs, targets)
 
-    def fisher(self, outputs: Any, u: Any) -> Any:
-        """Return M_k u_k for each factor."""
-        return self._each("fisher", outputs, u)
-
-    def factor(self, outputs: Any, e: Any) -> Any:
-        """Return C_k e_k for each factor."""
-        return self._each("factor", outputs, e)
-
-    def factor_transpose(self, outputs: Any, u: Any) -> Any:
-        """Return C_kᵀ u_k for each factor."""
-        return self._each("factor_transpose", outputs, u)
-
-    def factor_space(self, outputs: Any) -> Any:
-        """Return each factor's."""
-        return self._each("factor_space", outputs)
-
-    def information(self, outputs: Any) -> AtOutputs:
+    def at(self, outputs: Any) -> AtOutputs:
         """Return every factor's own M."""
-        return _side_by_side(self._each("information", outputs))
+        return _side_by_side(self._each("at", outputs))
 
     def score(self, keys: Any, outputs: Any) -> Any:
         """Return a random score of each factor."""
         return self._each("score", keys, outputs)
 
     def kl(self, outputs: Any, new_outputs: Any) -> Any:
-        """Return one array of divergences a factor."""
+        """Return one array of divergences per factor."""
         return self._each("kl", outputs, new_outputs)
 
     def mean(self, outputs: Any) -> Any:
@@ -465,11 +440,11 @@ class Product(Likelihood):
         return self._each("sample", tuple(jax.random.split(key, len(self.factors))), outputs)
 
     def check(self, outputs: Any, targets: Any) -> None:
-        """Refuse outputs or targets that are not one entry a factor, or do not fit their factor."""
+        """Refuse outputs or targets that are not one entry per factor, or do not fit their factor."""
         for name, tree in (("outputs", outputs), ("targets", targets)):
             if not isinstance(tree, (tuple, list)) or len(tree) != len(self.factors):
                 raise ValueError(
-                    f"Product {name} must be a tuple of {len(self.factors)} entries, one a factor."
+                    f"Product {name} must be a tuple of {len(self.factors)} entries, one per factor."
                 )
         self._each("check", outputs, targets)
 
@@ -505,11 +480,11 @@ def _sum(values: Array) -> Array:
 
 
 def _broadcast(c: Array, like: Array) -> Array:
-    return c.astype(like.dtype).reshape(c.shape + (1,) * (like.ndim - 1))
+    return c.astype(like.dtype).reshape(c.shape + (1,) * (like.ndim - c.ndim))
 
 
 def random_signs(keys: Array, space: Tree) -> Tree:
-    """Return independent ±1 in the shape of `space`, one key an example: they do not depend on the chunking."""
+    """Return independent ±1 in the shape of `space`, one key per example: they do not depend on the chunking."""
 
     def draw(like: Any) -> Array:
         return jax.vmap(lambda key: jax.random.rademacher(key, like.shape[1:], like.dtype))(keys)

@@ -12,24 +12,16 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.custom import densely_rooted, hessian_at_outputs
+from natgrad.examples import OverExamples
+from natgrad.here import Here, Use
 from natgrad.likelihood import AtOutputs, Bernoulli, Likelihood
-from natgrad.operator import (
-    Centered,
-    Damper,
-    DiagonalOperator,
-    HessianOperator,
-    JacobianOperator,
-    Operator,
-    Place,
-    SumOperator,
-    Use,
-    example_keys,
-)
-from natgrad.problem import Chunk, Model, Pass, Problem
+from natgrad.operator import JacobianTerm, Operator, ProductTerm, Term, example_keys
+from natgrad.part import Part, require
+from natgrad.problem import Linearization, Model, Problem
 from natgrad.tree import Tree
 
 
-class Metric:
+class Metric(Part):
     """A choice of M. Add metrics with `+`."""
 
     def needs_targets(self, problem: Problem) -> bool:
@@ -40,39 +32,46 @@ class Metric:
         """Tell whether labels may be given; a metric of the model's own distribution has no place for them."""
         return self.needs_targets(problem)
 
-    def operator(self, place: Place, linear: Pass | None = None) -> Operator:
-        """Return v ↦ Fv at a place; `linear` is a linearization already made there."""
-        key = place.key_for(Use.SAMPLES)
-        return JacobianOperator(place, lambda chunk: self.at(place.problem, chunk, key), linear)
+    def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
+        """Return the summands of F at θ, on the examples of a linearization."""
+        key = here.key_for(Use.SAMPLES)
+        return (
+            JacobianTerm(here.problem, here.params, linear, lambda seen: self.at(here.problem, seen, key)),
+        )
 
-    def at(self, problem: Problem, chunk: Chunk, key: Array) -> AtOutputs:
-        """Return M at a chunk's outputs."""
+    def at(self, problem: Problem, seen: Linearization, key: Array) -> AtOutputs:
+        """Return M at some examples' outputs."""
         raise NotImplementedError
 
+    def operator(self, here: Here, linear: OverExamples[Linearization]) -> Operator:
+        """Return v ↦ Fv at θ, on the examples of a linearization."""
+        return Operator(self.terms(here, linear))
+
     def __add__(self, other: "Metric") -> "Metric":
-        return Sum((*_terms(self), *_terms(other)))
+        return Sum((*_summands(self), *_summands(other)))
 
 
 @dataclass(frozen=True)
 class Sum(Metric):
     """The sum of metrics, made by `+`."""
 
-    terms: tuple[Metric, ...]
+    summands: tuple[Metric, ...]
 
     def needs_targets(self, problem: Problem) -> bool:
-        """Tell whether any term does."""
-        return any(term.needs_targets(problem) for term in self.terms)
+        """Tell whether any summand does."""
+        return any(metric.needs_targets(problem) for metric in self.summands)
 
     def takes_targets(self, problem: Problem) -> bool:
-        """Tell whether any term does."""
-        return any(term.takes_targets(problem) for term in self.terms)
+        """Tell whether any summand does."""
+        return any(metric.takes_targets(problem) for metric in self.summands)
 
-    def operator(self, place: Place, linear: Pass | None = None) -> Operator:
-        """Return the sum of the terms' operators."""
-        keys = jax.random.split(place.key_for(Use.TERMS), len(self.terms))
-        places = (replace(place, key=key) for key in keys)
-        return SumOperator(
-            *(term.operator(own, linear) for term, own in zip(self.terms, places, strict=True))
+    def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
+        """Return the terms of all summands."""
+        keys = jax.random.split(here.key_for(Use.TERMS), len(self.summands))
+        return tuple(
+            term
+            for metric, key in zip(self.summands, keys, strict=True)
+            for term in metric.terms(replace(here, key=key), linear)
         )
 
 
@@ -80,14 +79,14 @@ class Sum(Metric):
 class Fisher(Metric):
     """M = E_{t ~ p(·|r)}[∇ log p ∇ log pᵀ]: the model's own distribution, so no label can enter."""
 
-    def at(self, problem: Problem, chunk: Chunk, key: Array) -> AtOutputs:
+    def at(self, problem: Problem, seen: Linearization, key: Array) -> AtOutputs:
         """Return the likelihood's Fisher information."""
-        return problem.likelihood.information(chunk.outputs)
+        return problem.likelihood.at(seen.outputs)
 
 
 @dataclass(frozen=True)
 class MonteCarloFisher(Metric):
-    """M estimated from random scores s with E[ssᵀ] = M: Fisher in the mean, of rank `samples` an example."""
+    """M estimated from random scores s with E[ssᵀ] = M: Fisher in the mean, of rank `samples` per example."""
 
     samples: int = 1
 
@@ -95,13 +94,13 @@ class MonteCarloFisher(Metric):
         if self.samples < 1:
             raise ValueError(f"MonteCarloFisher(samples={self.samples}): at least one sample is needed.")
 
-    def at(self, problem: Problem, chunk: Chunk, key: Array) -> AtOutputs:
+    def at(self, problem: Problem, seen: Linearization, key: Array) -> AtOutputs:
         """Return (1/S) Σ s sᵀ."""
 
         def draw(key: Array) -> Tree:
-            return problem.likelihood.score(example_keys(key, chunk.examples.index), chunk.outputs)
+            return problem.likelihood.score(example_keys(key, seen.examples.index), seen.outputs)
 
-        return _outer_products(jax.vmap(draw)(jax.random.split(key, self.samples)), chunk)
+        return _outer_products(jax.vmap(draw)(jax.random.split(key, self.samples)), seen)
 
 
 @dataclass(frozen=True)
@@ -117,21 +116,20 @@ class EmpiricalFisher(Metric):
         """Say yes: the gradients are those of the data."""
         return True
 
-    def at(self, problem: Problem, chunk: Chunk, key: Array) -> AtOutputs:
+    def at(self, problem: Problem, seen: Linearization, key: Array) -> AtOutputs:
         """Return ∇ℓ ∇ℓᵀ."""
-        scores = jax.grad(lambda r: tree.total(problem.losses(r, chunk.examples.targets)))(chunk.outputs)
-        return _outer_products(jax.tree.map(lambda s: s[None], scores), chunk)
+        scores = jax.grad(lambda r: tree.total(problem.losses(r, seen.examples)))(seen.outputs)
+        return _outer_products(jax.tree.map(lambda s: s[None], scores), seen)
 
-    def operator(self, place: Place, linear: Pass | None = None) -> Operator:
-        """Return v ↦ Uv, or v ↦ Uv − ḡ(ḡᵀv)."""
-        linear = place.linearize() if linear is None else linear
-        uncentered = super().operator(place, linear)
+    def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
+        """Return U, or U − ḡḡᵀ."""
+        (uncentered,) = super().terms(here, linear)
         if not self.centered:
-            return uncentered
-        if len(place.problem.likelihood.parts()) > 1:
+            return (uncentered,)
+        if len(here.problem.likelihood.parts()) > 1:
             raise ValueError("A centered EmpiricalFisher needs one example axis; this Product has several.")
-        _, mean, _ = place.problem.loss_and_gradient(linear)
-        return Centered(uncentered, mean)
+        _, mean, _ = here.problem.loss_and_gradient(linear)
+        return (ProductTerm(lambda v: tree.axpy(-tree.vdot(mean, v), mean, uncentered.product(v))),)
 
 
 @dataclass(frozen=True)
@@ -146,16 +144,15 @@ class GaussNewton(Metric):
         """Say yes: the Hessian is the loss's, even where it is free of them."""
         return True
 
-    def at(self, problem: Problem, chunk: Chunk, key: Array) -> AtOutputs:
+    def at(self, problem: Problem, seen: Linearization, key: Array) -> AtOutputs:
         """Return ∂²ℓ/∂r²: in closed form where it is free of the targets, else forward over reverse."""
         if not self.needs_targets(problem):
-            return problem.likelihood.information(chunk.outputs)
-        targets = chunk.examples.targets
+            return problem.likelihood.at(seen.outputs)
 
         def product(u: Tree) -> Tree:
-            return hessian_at_outputs(lambda r: tree.total(problem.losses(r, targets)), chunk.outputs, u)
+            return hessian_at_outputs(lambda r: tree.total(problem.losses(r, seen.examples)), seen.outputs, u)
 
-        return densely_rooted(product, chunk.outputs)
+        return densely_rooted(product, seen.outputs)
 
 
 @dataclass(frozen=True)
@@ -166,9 +163,10 @@ class Hessian(Metric):
         """Say yes: it is the loss's."""
         return True
 
-    def operator(self, place: Place, linear: Pass | None = None) -> Operator:
+    def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
         """Return v ↦ Hv on the linearized gradient."""
-        return HessianOperator(place.problem.linearize_gradient(place.params, place.examples, place.context))
+        gradient = here.problem.linearize_gradient(here.params, linear.examples)
+        return (ProductTerm(lambda v: gradient.sum(lambda hvp: hvp(v))),)
 
 
 @dataclass(frozen=True)
@@ -178,10 +176,11 @@ class DiagonalFisher(Metric):
     blocks: int = 100
     """Groups of examples in the estimate: more groups, less noise."""
 
-    def operator(self, place: Place, linear: Pass | None = None) -> Operator:
+    def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
         """Return v ↦ diag(F) ∘ v."""
-        full = Fisher().operator(place, linear)
-        return DiagonalOperator(full.diagonal(place.key_for(Use.DIAGONAL_FISHER), self.blocks))
+        key = here.key_for(Use.DIAGONAL_FISHER)
+        diagonal = Fisher().operator(here, linear).diagonal(key, self.blocks)
+        return (ProductTerm(lambda v: jax.tree.map(jnp.multiply, diagonal, v), diagonal),)
 
 
 @dataclass(frozen=True)
@@ -201,25 +200,24 @@ class StructuralDamping(Metric):
     likelihood: Likelihood = Bernoulli()
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise ValueError(f"StructuralDamping(mu={self.mu}): the factor cannot be negative.")
+        require(lambda: self.mu >= 0, f"StructuralDamping(mu={self.mu}): the factor cannot be negative.")
 
-    def operator(self, place: Place, linear: Pass | None = None) -> Operator:
-        """Return v ↦ μ S v, or λμ S v."""
-        problem = Problem(self.hidden, self.likelihood, None, place.problem.microbatch)
-        inputs, weights = place.examples.inputs, place.examples.coefficients
+    def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
+        """Return μ S, or λμ S, as a term that only damps."""
+        problem = replace(here.problem, model=self.hidden, likelihood=self.likelihood, objective=None)
+        weights = linear.examples.coefficients
         if isinstance(weights, tuple):
             raise ValueError("StructuralDamping needs one example axis; this Product has several.")
-        examples = problem.examples(place.params, inputs, None, weights, place.context)
-        inner = Fisher().operator(replace(place, problem=problem, examples=examples))
-        mu = jnp.asarray(self.mu, weights.dtype)
+        examples = problem.examples(here.params, linear.examples.inputs, None, weights)
+        (states,) = Fisher().terms(replace(here, problem=problem), problem.linearize(here.params, examples))
+        scale = jnp.asarray(self.mu, weights.dtype)
         if self.tied:
-            if place.damping is None:
+            if here.damping is None:
                 raise ValueError(
                     "Tied structural damping needs λ: use it in an optimizer, or set tied=False."
                 )
-            mu = mu * place.damping.astype(mu.dtype)
-        return Damper(mu, inner)
+            scale = scale * here.damping.astype(scale.dtype)
+        return (states.as_damping(scale),)
 
 
 def metric_product(
@@ -242,45 +240,41 @@ def metric_product(
     `diagonal(key)` estimates diag(F).
     """
     metric = Fisher() if metric is None else metric
-    problem = Problem(model, likelihood, objective, microbatch)
+    problem = Problem(model, likelihood, objective, microbatch, context=context)
     if metric.needs_targets(problem) and targets is None:
         raise ValueError(f"{type(metric).__name__} is defined by the data's targets: give targets=.")
     if targets is not None and not metric.takes_targets(problem):
         name = type(metric).__name__
         raise ValueError(f"{name} takes no targets: its expectation is over the model's own distribution.")
-    examples = problem.examples(params, inputs, targets, weights, context)
+    examples = problem.examples(params, inputs, targets, weights)
     key = jax.random.key(0) if key is None else key
-    return metric.operator(Place(problem, params, examples, context, key))
+    return metric.operator(Here(problem, params, examples, key), problem.linearize(params, examples))
 
 
-def hvp(loss: Callable[[Tree], Array], params: Tree, v: Tree) -> Tree:
-    """Return ∇²loss(params) · v for a scalar function of a pytree."""
-    return jax.jvp(jax.grad(loss), (params,), (v,))[1]
+def _summands(metric: Metric) -> tuple[Metric, ...]:
+    return metric.summands if isinstance(metric, Sum) else (metric,)
 
 
-def ggnvp(model: Callable[[Tree], Tree], loss: Callable[[Tree], Array], params: Tree, v: Tree) -> Tree:
-    """Return Jᵀ (∇²loss at the outputs) J · v, the generalized Gauss–Newton product of loss(model(params))."""
-    outputs, jvp = jax.linearize(model, params)
-    return jax.linear_transpose(jvp, params)(hvp(loss, outputs, jvp(v)))[0]
+def _outer_products(scores: Tree, seen: Linearization) -> AtOutputs:
+    """Return (1/S) Σ_k s_k s_kᵀ for scores stacked on a leading axis, each factor of a `Product` on its own.
 
+    With a weight per position each position has an outer product of its own.
+    """
+    parts = seen.examples.coefficients
 
-def _terms(metric: Metric) -> tuple[Metric, ...]:
-    return metric.terms if isinstance(metric, Sum) else (metric,)
+    def dots(c: Array, s: Tree, u: Tree) -> Array:
+        lead = 1 + c.ndim
+        rows = jax.tree.map(lambda a, b: jnp.sum((a * b[None]).reshape(*a.shape[:lead], -1), axis=-1), s, u)
+        total = jnp.sum(jnp.stack(jax.tree.leaves(rows)), axis=0)
+        return jnp.moveaxis(total, 0, -1) / jnp.sqrt(jnp.asarray(_count(s), tree.dtype(s)))
 
+    def blend(c: Array, s: Tree, e: Array) -> Tree:
+        scaled = jnp.moveaxis(e / jnp.sqrt(jnp.asarray(_count(s), e.dtype)), -1, 0)
 
-def _outer_products(scores: Tree, chunk: Chunk) -> AtOutputs:
-    """Return (1/S) Σ_k s_k s_kᵀ for scores stacked on a leading axis, each factor of a `Product` on its own."""
-    parts = chunk.examples.coefficients
+        def one(a: Array) -> Array:
+            return jnp.sum(a * scaled.reshape(*scaled.shape, *(1,) * (a.ndim - scaled.ndim)), axis=0)
 
-    def dots(_: Array, s: Tree, u: Tree) -> Array:
-        rows = jax.tree.map(lambda a, b: jnp.sum((a * b[None]).reshape(*a.shape[:2], -1), axis=-1), s, u)
-        return jnp.sum(jnp.stack(jax.tree.leaves(rows)), axis=0).T / jnp.sqrt(
-            jnp.asarray(_count(s), tree.dtype(s))
-        )
-
-    def blend(_: Array, s: Tree, e: Array) -> Tree:
-        scaled = e / jnp.sqrt(jnp.asarray(_count(s), e.dtype))
-        return jax.tree.map(lambda a: jnp.einsum("sn...,ns->n...", a, scaled, precision="highest"), s)
+        return jax.tree.map(one, s)
 
     def factor(e: Tree) -> Tree:
         return jax.tree.map(blend, parts, scores, e)

@@ -1,128 +1,143 @@
-"""A symmetric matrix on parameter space, known by its products: v ↦ Fv, one linearization a step.
+"""A symmetric matrix on parameter space, known by its products: v ↦ Fv, one linearization per step.
 
-    F = Σ_i c_i J_iᵀ M_i J_i = AᵀA,     A_i = √c_i C_iᵀ J_i,     C_i C_iᵀ = M_i
+    F = Σ_k s_k F_k,     F_k = Σ_i c_i J_iᵀ M_i J_i = AᵀA,     A_i = √c_i C_iᵀ J_i,     C_i C_iᵀ = M_i
 
 J_i is the Jacobian of example i's outputs, c_i its coefficient, M_i a small symmetric matrix at the outputs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from functools import reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.likelihood import AtOutputs, random_signs
-from natgrad.problem import Chunk, Examples, Pass, Problem, drawn, over_groups
-from natgrad.tree import Tree
+from natgrad.examples import Examples, OverExamples, drawn, over_groups
+from natgrad.likelihood import AtOutputs
+from natgrad.problem import Linearization, Problem
+from natgrad.tree import Rows, Stack, Tree
 
 Measure = Callable[[Array, Tree], tuple[Tree, Tree]]
-"""From a group's own key and its score."""
+"""(key, score) of a group of examples ↦ what is summed over the groups, and what is stacked."""
 
 
-class Use(IntEnum):
-    """What a step draws random numbers for: each use has a key of its own, and so shares no bits with another."""
+class Term:
+    """One summand of a metric, known by its products."""
 
-    SAMPLES = 0
-    """A metric's scores at the outputs."""
-    DIAGONAL_FISHER = 1
-    DIAGONAL = 2
-    JACOBI = 3
-    KRONECKER = 4
-    TERMS = 5
-    """The terms of a sum of metrics."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a metric is taken: a problem, parameters, examples, and a key for what is random."""
-
-    problem: Problem
-    params: Tree
-    examples: Examples
-    context: Tree
-    key: Array
-    damping: Array | None = None
-    """λ, for the metrics that are tied to it."""
-
-    def key_for(self, use: Use) -> Array:
-        """Return the key of a use."""
-        return jax.random.fold_in(self.key, use)
-
-    def linearize(self) -> Pass:
-        """Return the model linearized here."""
-        return self.problem.linearize(self.params, self.examples, self.context)
-
-
-class Operator:
-    """A symmetric matrix on parameter space, known by its products."""
-
+    scale: Array | None = None
+    """A factor of the whole term; None is 1."""
     damps: bool = False
-    """Whether a part of it only damps, and so is no part of the divergence."""
+    """Whether the term only damps: it is in the solver's matrix, in no prediction and no divergence."""
 
-    def __call__(self, v: Tree) -> Tree:
+    def product(self, v: Tree) -> Tree:
         """Return F v."""
         raise NotImplementedError
 
     def quadratic(self, v: Tree) -> Array:
-        """Return vᵀ F v. Half of it is, to second order, the KL divergence a step v makes."""
-        return tree.vdot(v, self(v))
+        """Return vᵀ F v."""
+        return tree.vdot(v, self.product(v))
 
-    def divergence(self, v: Tree) -> Array:
-        """Return what of vᵀ F v is the model's own: twice the KL, without terms that only damp."""
-        return self.quadratic(v)
-
-    def gram(self, rows: Tree) -> Array:
-        """Return B F Bᵀ for rows stacked on a leading axis."""
-        return tree.inner(rows, jax.lax.map(self, rows))
+    def gram(self, rows: Rows) -> Array:
+        """Return B F Bᵀ."""
+        if isinstance(rows, Stack):
+            return tree.inner(rows, Stack(jax.lax.map(self.product, rows.leaves)))
+        return tree.inner(rows, tree.each(self.product, rows))
 
     def factor(self, v: Tree) -> Tree:
-        """Return A v, where F = AᵀA: one row an example, A_i = √c_i C_iᵀ J_i."""
-        raise TypeError(f"{type(self).__name__} has no factor.")
+        """Return A v, where F = AᵀA: one row per example."""
+        raise TypeError("This metric has no factor.")
 
     def factor_transpose(self, e: Tree) -> Tree:
         """Return Aᵀ e."""
-        raise TypeError(f"{type(self).__name__} has no factor.")
+        raise TypeError("This metric has no factor.")
 
-    def rooted(self) -> "Operator":
-        """Return the same matrix, with square roots of M computed once: for many products with A and Aᵀ."""
+    def rooted(self) -> "Term":
+        """Return the same term with square roots of M computed once: for many products with A and Aᵀ."""
         return self
 
-    def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
-        """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each b of `blocks` groups of examples.
+    def scores(self, key: Array, groups: int, measure: Measure, size: int | None) -> tuple[Tree, Tree]:
+        """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples."""
+        raise TypeError("This metric has no scores.")
 
-        E[Σ_b S_b S_bᵀ] = F: the cross terms vanish on average (Chapelle & Erhan 2011). Of the two things `measure`
-        returns, the first is summed over groups, the second stacked. With `size`, a group has at most that many
-        examples, and they stand for the ones left out too.
-        """
-        raise TypeError(f"{type(self).__name__} has no scores.")
+    def diagonal(self, key: Array, groups: int) -> Tree:
+        """Return an unbiased estimate of diag(F)."""
+        return self.scores(key, groups, lambda _, score: (jax.tree.map(jnp.square, score), None), None)[0]
 
-    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
-        """Return an unbiased estimate of diag(F) from random signs, in `blocks` groups of examples."""
-        return self.scores(key, blocks, lambda _, score: (jax.tree.map(jnp.square, score), None))[0]
+    def as_damping(self, scale: Array) -> "Term":
+        """Return scale · F, as a term that only damps."""
+        other = copy(self)
+        other.scale, other.damps = scale, True
+        return other
 
 
-class JacobianOperator(Operator):
-    """F = Σ_i c_i J_iᵀ M_i J_i: one JVP, M at the outputs, one VJP."""
+class ProductTerm(Term):
+    """A matrix known by its product, and perhaps by its diagonal."""
 
-    def __init__(self, place: Place, at: Callable[[Chunk], AtOutputs], linear: Pass | None = None):
-        self._place = place
-        self._at = at
-        self._linear = place.linearize() if linear is None else linear
-        self._weigh = place.problem.likelihood.weigh
+    def __init__(self, product: Callable[[Tree], Tree], diagonal: Tree = None):
+        self.product = product  # type: ignore[method-assign, assignment]
+        self._diagonal = diagonal
+
+    def diagonal(self, key: Array, groups: int) -> Tree:
+        """Return the diagonal, if it is known."""
+        return super().diagonal(key, groups) if self._diagonal is None else self._diagonal
+
+
+class JacobianTerm(Term):
+    """Σ_i c_i J_iᵀ M_i J_i: one JVP, M at the outputs, one VJP."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        params: Tree,
+        linear: OverExamples[Linearization],
+        at: Callable[[Linearization], AtOutputs],
+    ):
+        self._problem, self._params, self._linear, self._at = problem, params, linear, at
         # M at a batch held whole, computed here: not in each of a solver's products.
-        whole = self._linear.whole
-        self._known = None if whole is None else at(whole)
+        self._known = None if linear.whole is None else at(linear.whole)
 
-    @property
-    def examples(self) -> Examples:
-        """The examples the metric averages over."""
-        return self._place.examples
+    def product(self, v: Tree) -> Tree:
+        """Return Σ c Jᵀ M J v."""
+        return self._linear.sum(lambda seen: seen.vjp(self._weighted(seen, seen.jvp(v))))
 
-    def rooted(self) -> Operator:
+    def quadratic(self, v: Tree) -> Array:
+        """Return vᵀ F v from one JVP, without the transpose."""
+
+        def part(seen: Linearization) -> Array:
+            u = seen.jvp(v)
+            return tree.vdot(u, self._weighted(seen, u))
+
+        return self._linear.sum(part)
+
+    def gram(self, rows: Rows) -> Array:
+        """Return B F Bᵀ: one JVP per row, no transpose."""
+
+        def part(seen: Linearization) -> Array:
+            u = tree.each(seen.jvp, rows)
+            return tree.inner(u, tree.each(lambda row: self._weighted(seen, row), u))
+
+        return self._linear.sum(part)
+
+    def factor(self, v: Tree) -> Tree:
+        """Return A v, A_i = √c_i C_iᵀ J_i."""
+
+        def part(seen: Linearization) -> Tree:
+            return self._here(seen).factor_transpose(self._times_roots(seen, seen.jvp(v)))
+
+        return self._linear.map(part)
+
+    def factor_transpose(self, e: Tree) -> Tree:
+        """Return Aᵀ e."""
+
+        def part(seen: Linearization, own: Tree) -> Tree:
+            return seen.vjp(self._times_roots(seen, self._here(seen).factor(own)))
+
+        return self._linear.sum(part, e)
+
+    def rooted(self) -> Term:
         """Return F with C at hand, unless the batch is held in chunks: then C is computed for each again."""
         if self._known is None or self._known.rooted is None:
             return self
@@ -130,204 +145,120 @@ class JacobianOperator(Operator):
         other._known = self._known.rooted()
         return other
 
-    def __call__(self, v: Tree) -> Tree:
-        """Return F v."""
-        return self._linear.sum(lambda chunk: chunk.vjp(self._weighted(chunk, chunk.jvp(v))))
-
-    def quadratic(self, v: Tree) -> Array:
-        """Return vᵀ F v from one JVP, without the transpose."""
-
-        def part(chunk: Chunk) -> Array:
-            u = chunk.jvp(v)
-            return tree.vdot(u, self._weighted(chunk, u))
-
-        return self._linear.sum(part)
-
-    def gram(self, rows: Tree) -> Array:
-        """Return B F Bᵀ: one JVP a row, no transpose."""
-
-        def part(chunk: Chunk) -> Array:
-            u = tree.map_rows(chunk.jvp, rows)
-            weighted = tree.map_rows(lambda row: self._weighted(chunk, row), u)
-            return tree.map_rows(lambda row: tree.along(weighted, row), u)
-
-        return self._linear.sum(part)
-
-    def factor(self, v: Tree) -> Tree:
-        """Return A v, A_i = √c_i C_iᵀ J_i."""
-        return self._linear.map(
-            lambda chunk: self._here(chunk).factor_transpose(self._weigh(_roots(chunk), chunk.jvp(v)))
-        )
-
-    def factor_transpose(self, e: Tree) -> Tree:
-        """Return Aᵀ e."""
-
-        def part(chunk: Chunk, own: Tree) -> Tree:
-            return chunk.vjp(self._weigh(_roots(chunk), self._here(chunk).factor(own)))
-
-        return self._linear.sum(part, e)
-
-    def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
+    def scores(self, key: Array, groups: int, measure: Measure, size: int | None) -> tuple[Tree, Tree]:
         """Measure the groups' scores: one backward pass in all."""
         for_examples, for_signs, for_groups = jax.random.split(key, 3)
-        examples = self.examples if size is None else drawn(self.examples, for_examples, blocks, size)
+        examples = self._linear.examples
+        examples = examples if size is None else drawn(examples, for_examples, groups, size)
 
-        def part(chunk: Chunk) -> Tree:
-            keys = example_keys(for_signs, chunk.examples.index)
-            at = self._at(chunk)
-            space = jax.eval_shape(at.factor_transpose, chunk.outputs)
-            signs = jax.tree.map(random_signs, keys, space)
-            return chunk.vjp(self._weigh(_roots(chunk), at.factor(signs)))
+        def part(seen: Linearization) -> Tree:
+            signs = example_keys(for_signs, seen.examples.index)
+            return seen.vjp(self._times_roots(seen, self._at(seen).random_score(signs, seen.outputs)))
 
         def group(examples: Examples) -> tuple[Tree, Tree]:
             own = jax.random.fold_in(for_groups, jnp.min(jax.tree.leaves(examples.index)[0]))
-            return measure(own, replace(self._place, examples=examples).linearize().sum(part))
+            return measure(own, self._problem.linearize(self._params, examples).sum(part))
 
-        return over_groups(group, examples, blocks)
+        return over_groups(group, examples, groups)
 
-    def _weighted(self, chunk: Chunk, u: Tree) -> Tree:
-        return self._weigh(chunk.examples.coefficients, self._here(chunk).product(u))
+    def _weighted(self, seen: Linearization, u: Tree) -> Tree:
+        return self._problem.likelihood.weigh(seen.examples.coefficients, self._here(seen).product(u))
 
-    def _here(self, chunk: Chunk) -> AtOutputs:
-        return self._at(chunk) if self._known is None else self._known
+    def _times_roots(self, seen: Linearization, u: Tree) -> Tree:
+        roots = jax.tree.map(jnp.sqrt, seen.examples.coefficients)
+        return self._problem.likelihood.weigh(roots, u)
+
+    def _here(self, seen: Linearization) -> AtOutputs:
+        return self._at(seen) if self._known is None else self._known
 
 
-class SumOperator(Operator):
-    """F₁ + F₂ + …"""
+class Operator:
+    """F, a sum of terms: call it for F·v."""
 
-    def __init__(self, *terms: Operator):
-        self._terms = terms
-        self.damps = any(term.damps for term in terms)
+    def __init__(self, terms: Iterable[Term]):
+        self.terms = tuple(terms)
+
+    @property
+    def damps(self) -> bool:
+        """Whether a term only damps, and so is no part of the divergence."""
+        return any(term.damps for term in self.terms)
 
     def __call__(self, v: Tree) -> Tree:
-        """Return Σ F_k v."""
-        products = [term(v) for term in self._terms]
-        return jax.tree.map(lambda *leaves: sum(leaves), *products)
+        """Return F v."""
+        return _added(_scaled(term.scale, term.product(v)) for term in self.terms)
 
     def quadratic(self, v: Tree) -> Array:
-        """Return Σ vᵀ F_k v."""
-        return sum((term.quadratic(v) for term in self._terms), start=jnp.zeros((), tree.dtype(v)))
+        """Return vᵀ F v. Half of it is, to second order, the KL divergence a step v makes."""
+        return _added(_scaled(term.scale, term.quadratic(v)) for term in self.terms)
 
     def divergence(self, v: Tree) -> Array:
-        """Return the sum of the terms' divergences."""
-        return sum((term.divergence(v) for term in self._terms), start=jnp.zeros((), tree.dtype(v)))
+        """Return what of vᵀ F v is the model's own: twice the KL, without terms that only damp."""
+        own = [term for term in self.terms if not term.damps]
+        return Operator(own).quadratic(v) if own else jnp.zeros((), tree.dtype(v))
 
-    def gram(self, rows: Tree) -> Array:
-        """Return Σ B F_k Bᵀ."""
-        return jnp.sum(jnp.stack([term.gram(rows) for term in self._terms]), axis=0)
+    def gram(self, rows: Rows) -> Array:
+        """Return B F Bᵀ."""
+        return _added(_scaled(term.scale, term.gram(rows)) for term in self.terms)
 
     def factor(self, v: Tree) -> Tree:
-        """Return the terms' A v, stacked as a tuple."""
-        return tuple(term.factor(v) for term in self._terms)
+        """Return A v, where F = AᵀA: one row per example, a tuple of them for several terms."""
+        parts = [_scaled(_root(term.scale), term.factor(v)) for term in self.terms]
+        return parts[0] if len(parts) == 1 else tuple(parts)
 
     def factor_transpose(self, e: Tree) -> Tree:
-        """Return Σ A_kᵀ e_k."""
-        products = [term.factor_transpose(part) for term, part in zip(self._terms, e, strict=True)]
-        return jax.tree.map(lambda *leaves: sum(leaves), *products)
+        """Return Aᵀ e."""
+        parts = (e,) if len(self.terms) == 1 else e
+        return _added(
+            _scaled(_root(term.scale), term.factor_transpose(part))
+            for term, part in zip(self.terms, parts, strict=True)
+        )
 
-    def rooted(self) -> Operator:
-        """Return the sum of the terms with their roots."""
-        return SumOperator(*(term.rooted() for term in self._terms))
+    def rooted(self) -> "Operator":
+        """Return the same matrix with square roots of M computed once: for many products with A and Aᵀ."""
+        return Operator(term.rooted() for term in self.terms)
 
-    def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
-        """Measure the terms' scores, one term after another."""
-        keys = jax.random.split(key, len(self._terms))
-        parts = [term.scores(k, blocks, measure, size) for term, k in zip(self._terms, keys, strict=True)]
-        totals, kept = zip(*parts, strict=True)
-        return (
-            jax.tree.map(lambda *leaves: sum(leaves), *totals),
-            jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *kept),
+    def scores(self, key: Array, groups: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
+        """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples, term after term.
+
+        E[Σ_b S_b S_bᵀ] = F: the cross terms vanish on average (Chapelle & Erhan 2011). Of the two things `measure`
+        returns, the first is summed over groups, the second stacked. With `size`, a group has at most that many
+        examples, and they stand for the ones left out too.
+        """
+
+        def measured(term: Term, key: Array) -> tuple[Tree, Tree]:
+            root = _root(term.scale)
+            return term.scores(key, groups, lambda own, score: measure(own, _scaled(root, score)), size)
+
+        if len(self.terms) == 1:
+            return measured(self.terms[0], key)
+        keys = jax.random.split(key, len(self.terms))
+        totals, kept = zip(*map(measured, self.terms, keys), strict=True)
+        return _added(totals), jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *kept)
+
+    def diagonal(self, key: Array, groups: int = 100) -> Tree:
+        """Return an unbiased estimate of diag(F) from random signs, in `groups` groups of examples."""
+        keys = [key] if len(self.terms) == 1 else list(jax.random.split(key, len(self.terms)))
+        return _added(
+            _scaled(term.scale, term.diagonal(own, groups))
+            for term, own in zip(self.terms, keys, strict=True)
         )
 
 
-class Damper(Operator):
-    """scale · F, as a damping term: in the solver's matrix, in no prediction and no divergence."""
-
-    damps = True
-
-    def __init__(self, scale: Array, inner: Operator):
-        self._scale = scale
-        self._inner = inner
-
-    def __call__(self, v: Tree) -> Tree:
-        """Return scale · F v."""
-        return tree.scale(self._scale, self._inner(v))
-
-    def quadratic(self, v: Tree) -> Array:
-        """Return scale · vᵀ F v."""
-        return self._scale * self._inner.quadratic(v)
-
-    def divergence(self, v: Tree) -> Array:
-        """Return 0."""
-        return jnp.zeros((), tree.dtype(v))
-
-    def gram(self, rows: Tree) -> Array:
-        """Return scale · B F Bᵀ."""
-        return self._scale * self._inner.gram(rows)
-
-    def factor(self, v: Tree) -> Tree:
-        """Return √scale · A v."""
-        return tree.scale(jnp.sqrt(self._scale), self._inner.factor(v))
-
-    def factor_transpose(self, e: Tree) -> Tree:
-        """Return √scale · Aᵀ e."""
-        return tree.scale(jnp.sqrt(self._scale), self._inner.factor_transpose(e))
-
-    def rooted(self) -> Operator:
-        """Return the same, of F with its roots."""
-        return Damper(self._scale, self._inner.rooted())
-
-    def scores(self, key: Array, blocks: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
-        """Measure √scale · S_b."""
-        root = jnp.sqrt(self._scale)
-        return self._inner.scores(key, blocks, lambda k, score: measure(k, tree.scale(root, score)), size)
-
-
-class Centered(Operator):
-    """v ↦ Uv − ḡ(ḡᵀv)."""
-
-    def __init__(self, uncentered: Operator, mean: Tree):
-        self._uncentered = uncentered
-        self._mean = mean
-
-    def __call__(self, v: Tree) -> Tree:
-        """Return U v − ḡ (ḡᵀ v)."""
-        return tree.axpy(-tree.vdot(self._mean, v), self._mean, self._uncentered(v))
-
-
-class HessianOperator(Operator):
-    """v ↦ ∇²L v."""
-
-    def __init__(self, linear: Pass):
-        self._linear = linear
-
-    def __call__(self, v: Tree) -> Tree:
-        """Return H v."""
-        return self._linear.sum(lambda chunk: chunk.jvp(v))
-
-
-class DiagonalOperator(Operator):
-    """v ↦ d ∘ v."""
-
-    def __init__(self, diagonal: Tree):
-        self._diagonal = diagonal
-
-    def __call__(self, v: Tree) -> Tree:
-        """Return d ∘ v."""
-        return jax.tree.map(jnp.multiply, self._diagonal, v)
-
-    def diagonal(self, key: Array, blocks: int = 100) -> Tree:
-        """Return d."""
-        return self._diagonal
-
-
 def example_keys(key: Array, index: Tree) -> Tree:
-    """Return one key an example and factor: a function of the example's place alone, not of the chunk's."""
+    """Return one key per example and factor: a function of the example's place alone, not of the chunk's."""
     leaves, structure = jax.tree.flatten(index)
     keys = jax.random.split(key, len(leaves))
     per_example = jax.vmap(jax.random.fold_in, (None, 0))
     return jax.tree.unflatten(structure, [per_example(k, i) for k, i in zip(keys, leaves, strict=True)])
 
 
-def _roots(chunk: Chunk) -> Tree:
-    return jax.tree.map(jnp.sqrt, chunk.examples.coefficients)
+def _scaled(scale: Any, x: Tree) -> Tree:
+    return x if scale is None else tree.scale(scale, x)
+
+
+def _root(scale: Array | None) -> Array | None:
+    return None if scale is None else jnp.sqrt(scale)
+
+
+def _added(parts: Iterable[Tree]) -> Tree:
+    return reduce(tree.add, parts)

@@ -8,7 +8,7 @@ rate and turns it downhill.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,22 +17,32 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from natgrad import frozen, tree, validate
-from natgrad.damping import Answer, Constant, Damping, Evidence, LevenbergMarquardt, calibrated
-from natgrad.directions import Natural, SolverInfo
+from natgrad import frozen, recipes, tree, validate
+from natgrad.damping import Constant, Damping, LevenbergMarquardt, calibrated
+from natgrad.directions import Natural, SolverInfo, WithLastStep
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
-from natgrad.optimizer import Optimizer, _commit, _move, _wants_ratio, propose
+from natgrad.optimizer import Optimizer, commit, moved, propose
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.problem import Model, Start, working
-from natgrad.search import Found
+from natgrad.search import FixedRate
 from natgrad.solve import CG
-from natgrad.state import Data, Info, Outcome, Proposal, State
+from natgrad.state import Batches, Data, Info, Outcome, State
 from natgrad.tree import Tree
 
 Schedule = Callable[[Any], Any]
 
-STATIC = ("model", "likelihood", "solver", "metric", "precondition", "reject", "microbatch", "seed")
+STATIC = (
+    "model",
+    "likelihood",
+    "solver",
+    "metric",
+    "preconditioner",
+    "reject",
+    "microbatch",
+    "trainable",
+    "seed",
+)
 """What is no hyperparameter to inject: `optax.inject_hyperparams(..., static_args=ng.optax.STATIC)`."""
 
 
@@ -50,10 +60,11 @@ def scale_by_natural_gradient(
     damping: float | Schedule | Damping | None = None,
     solver: Any = None,
     metric: Metric | None = None,
-    precondition: Preconditioner | None = None,
+    preconditioner: Preconditioner | None = None,
     trial_rate: float | Schedule = 1.0,
     reject: float | None = None,
     microbatch: int | None = None,
+    trainable: Any = None,
     seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
     """Replace the gradient by the natural gradient (F + λI)⁻¹ g; its sign is the gradient's.
@@ -61,7 +72,7 @@ def scale_by_natural_gradient(
     `update(updates, state, params, **extra)` takes these extra arguments, and ignores all others:
 
     * `inputs` (always): where the metric is taken. It carries no labels.
-    * `weights`: one number an example of the inputs.
+    * `weights`: one number per example of the inputs.
     * `value_fn` (with Levenberg–Marquardt damping, or `reject`): `value_fn(params) -> loss`; further parameters of
       it are filled from the extra arguments of the same name.
     * `value`: the loss at `params`, if it is known; it saves one call of `value_fn`.
@@ -79,31 +90,71 @@ def scale_by_natural_gradient(
             `optax.inject_hyperparams(..., static_args=ng.optax.STATIC)`.
         solver: Default `CG(maxiter=20, rtol=1e-4)`.
         metric: Default `Fisher()`.
-        precondition: Default none.
+        preconditioner: Default none.
         trial_rate: The rate the rest of the chain steps with, a number or a schedule: ρ is measured for the step
             −trial_rate · n. The direction itself comes out unscaled.
         reject: Refuse a step whose ρ is below this.
         microbatch: Examples held in memory at a time.
+        trainable: Which parameters move; the others get updates of zero.
         seed: Of what is random (Monte-Carlo metrics, preconditioners).
     """
-    rule, held = _rule(LevenbergMarquardt() if damping is None else damping)
-    natural = Natural(
-        CG() if solver is None else solver, Identity() if precondition is None else precondition
-    )
+    if damping is None:
+        damping = LevenbergMarquardt()
     opt = Optimizer(
         model,
         likelihood,
-        natural,
+        Natural(CG() if solver is None else solver, Identity() if preconditioner is None else preconditioner),
+        FixedRate(trial_rate),
         metric=Fisher() if metric is None else metric,
-        damping=rule,
+        damping=damping if isinstance(damping, Damping) else Constant(damping),
         microbatch=microbatch,
         reject=reject,
+        trainable=trainable,
+    )
+    return _transformation(opt, seed, natural=True)
+
+
+def from_optimizer(opt: Optimizer, seed: int = 0) -> optax.GradientTransformationExtraArgs:
+    """Return an optimizer's own steps as a transformation: what comes out is the step d, to be added as it is.
+
+    Any optimizer whose search does not probe the loss: `ng.fast`, `ng.natural_gradient` with a rate or `KLRadius`.
+    The extra arguments of `update` are those of `scale_by_natural_gradient`. Put it last in a chain.
+    """
+    if opt.search.measures or opt.search.on_host:
+        raise ValueError(
+            f"{type(opt.search).__name__} probes the loss, which optax does not hand over: take opt.step itself."
+        )
+    return _transformation(opt, seed, natural=False)
+
+
+def fast(
+    model: Model, likelihood: Likelihood, *, seed: int = 0, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """Return `ng.fast` as an optax optimizer; `options` are its own."""
+    return from_optimizer(recipes.fast(model, likelihood, **options), seed)
+
+
+def natural_gradient(
+    learning_rate: float | Schedule, model: Model, likelihood: Likelihood, **options: Any
+) -> optax.GradientTransformationExtraArgs:
+    """Natural gradient descent as an optax optimizer: `scale_by_natural_gradient`, then −learning_rate.
+
+    `options` and the extra arguments of `update` are those of `scale_by_natural_gradient`.
+    """
+    return optax.chain(
+        scale_by_natural_gradient(model, likelihood, trial_rate=learning_rate, **options),
+        optax.scale_by_learning_rate(learning_rate),
     )
 
+
+def _transformation(opt: Optimizer, seed: int, natural: bool) -> optax.GradientTransformationExtraArgs:
+    """Return the transformation whose updates are the optimizer's steps, or the natural gradient they are made of."""
+    trainable, opt = opt.trainable, replace(opt, trainable=None)
+
     def init(params: Tree) -> NaturalGradientState:
-        own = _own(params)
-        steps = _hold(opt.init(own, jax.random.key(seed)), held)
-        return NaturalGradientState(steps, _nothing_yet(working(own), steps.damping))
+        own, _ = _parted(params, None, trainable)
+        steps = opt.init(own, jax.random.key(seed))
+        return NaturalGradientState(steps, _nothing_yet(opt, working(own), steps.damping))
 
     def update(
         updates: Tree,
@@ -124,120 +175,72 @@ def scale_by_natural_gradient(
                 "The metric is taken at the parameters: call update(updates, state, params, ...)."
             )
         _require(opt, inputs, targets, value_fn)
-        own, whole, carried = _with_frozen(params, full_params, context)
+        own, rest = _parted(params, _whole(params, full_params), trainable)
         validate.parameters(own)
-        data = Data((inputs, targets, weights), context=carried, gradient=_own(updates))
-        steps = _hold(state.steps, held)
+        gradient = frozen.like(own, _own(updates))
+        data = Data(Batches((inputs, targets, weights)), rest, context, gradient)
         dtype = tree.dtype(working(own))
-        rate = trial_rate(steps.steps) if callable(trial_rate) else trial_rate
-        z = jnp.asarray(rate).astype(dtype).reshape(1)
 
-        measure = None
-        if value_fn is not None and _wants_ratio(opt):
+        loss: Callable[[Tree], Array] | None = None
+        if value_fn is not None and opt.measures_ratio:
             known = dict(inputs=inputs, weights=weights, targets=targets, context=context, **extra)
             call = partial(value_fn, **_arguments(value_fn, known))
-            measure = _Measure(lambda p: jnp.asarray(call(whole(p))).astype(dtype), value)
 
-        attempt = partial(_attempt, opt, own, data=data, z=z, measure=measure)
-        step = calibrated(opt.damping, attempt, steps) if opt.damping.calibrates else attempt(steps)
+            def loss(p: Tree) -> Array:
+                return jnp.asarray(call(p if rest is None else frozen.merge(p, rest))).astype(dtype)
+
+        attempt = partial(_attempt, opt, own, data=data, loss=loss, value=value, natural=natural)
+        step = (
+            calibrated(opt.damping, attempt, state.steps) if opt.damping.calibrates else attempt(state.steps)
+        )
         direction, steps, info = step
-        out = jax.tree.map(lambda n, g: n.astype(g.dtype), direction, data.gradient)
-        info = tree.cast_like(info, state.info)
-        return _shaped_like(updates, out), NaturalGradientState(steps, info)
+        out = _shaped_like(updates, tree.cast_like(direction, gradient))
+        return out, NaturalGradientState(steps, tree.cast_like(info, state.info))
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def natural_gradient(
-    learning_rate: float | Schedule, model: Model, likelihood: Likelihood, **options: Any
-) -> optax.GradientTransformationExtraArgs:
-    """Natural gradient descent as an optax optimizer: `scale_by_natural_gradient`, then −learning_rate.
-
-    `options` and the extra arguments of `update` are those of `scale_by_natural_gradient`.
-    """
-    return optax.chain(
-        scale_by_natural_gradient(model, likelihood, trial_rate=learning_rate, **options),
-        optax.scale_by_learning_rate(learning_rate),
-    )
-
-
-@dataclass(frozen=True)
-class Held(Damping):
-    """λ as the state holds it, a number from outside: possibly traced, so no part of a static object."""
-
-    def init(self, dtype: Any) -> Array:
-        """Return 0, until the number is put in its place."""
-        return jnp.zeros((), dtype)
-
-    def answer(self, damping: Array, record: Any, seen: Evidence) -> tuple[Array, Any, Array]:
-        """Return λ."""
-        return damping, record, jnp.asarray(Answer.KEPT, jnp.int32)
-
-
-@dataclass(frozen=True)
-class _Measure:
-    """The loss at trained parameters; `before` is the loss where the step starts, if it was given."""
-
-    at: Callable[[Tree], Array]
-    before: Any
-
-
 def _attempt(
-    opt: Optimizer, own: Tree, steps: State, *, data: Data, z: Array, measure: _Measure | None
+    opt: Optimizer,
+    own: Tree,
+    steps: State,
+    *,
+    data: Data,
+    loss: Callable[[Tree], Array] | None,
+    value: Any,
+    natural: bool,
 ) -> tuple[Tree, State, Info]:
-    """Return (n or zeros, state, info): the optimizer's own step at a fixed rate, its loss measured by `value_fn`."""
-    proposal, trial, curvature = _direction(opt, own, steps, data, z)
-    found = Found(z, curvature=curvature)
-    if measure is not None:
-        before = measure.at(own) if measure.before is None else measure.before
-        before = jnp.asarray(before).astype(z.dtype)
-        proposal = proposal._replace(own=Start.of_value(before))
-        found = found._replace(change=measure.at(trial) - before)
-    _, after, info = _commit(opt, own, steps, data, proposal, found)
-    natural = jax.tree.map(lambda row: -row[0], proposal.rows.rows)
-    return tree.where(info.accepted, natural, tree.zeros_like(natural)), after, info
-
-
-@partial(jax.jit, static_argnums=0)
-def _direction(opt: Optimizer, own: Tree, steps: State, data: Data, z: Array) -> tuple[Proposal, Tree, Array]:
-    """Return the row, θ moved along it at the trial rate, and that step's dᵀFd."""
-    proposal, metric = propose(opt, own, steps, data)
-    assert metric is not None
-    trial, step, _ = _move(opt, own, proposal.rows.rows, z)
-    return proposal, trial, metric.divergence(step)
-
-
-def _rule(damping: Any) -> tuple[Damping, Any]:
-    """Return a static rule, and the number λ to hold in the state if that is what was given."""
-    if isinstance(damping, Damping):
-        return damping, None
-    if callable(damping):
-        return Constant(damping), None
-    if isinstance(damping, (int, float)) and not damping >= 0:
-        raise ValueError(f"damping={damping}: it cannot be negative.")
-    return Held(), damping
-
-
-def _hold(steps: State, number: Any) -> State:
-    if number is None:
-        return steps
-    return steps._replace(damping=jnp.asarray(number).astype(steps.damping.dtype))
+    """Return (d or n or zeros, state, info): the optimizer's own step, its loss measured by `value_fn`."""
+    here, proposal, found = propose(opt, own, steps, data)
+    assert found is not None
+    if loss is not None:
+        before = jnp.asarray(loss(own) if value is None else value).astype(found.z.dtype)
+        here = replace(here, own=Start.of_value(before))
+        found = found._replace(change=loss(moved(opt, here, proposal.rows, found.z)) - before)
+    after, steps, info = commit(opt, here, proposal, found, steps)
+    if natural:
+        direction = tree.scale(-1, tree.first(proposal.rows))
+        direction = tree.where(info.accepted, direction, tree.zeros_like(direction))
+    else:
+        direction = tree.sub(working(after), working(own))
+    return direction, steps, info._replace(context=None, aux=None)
 
 
 def _require(opt: Optimizer, inputs: Tree, targets: Tree, value_fn: Any) -> None:
     """Name what is missing."""
     if inputs is None:
         raise ValueError(
-            "scale_by_natural_gradient needs the extra argument inputs=, where the metric is taken: "
+            "The metric needs the extra argument inputs=, where the metric is taken: "
             "update(grads, state, params, inputs=x)."
         )
-    if value_fn is None and _wants_ratio(opt):
+    if value_fn is None and opt.measures_ratio:
         cause = "reject=" if opt.reject is not None else type(opt.damping).__name__
         raise ValueError(
             f"{cause} measures the loss after the step: give update the extra argument "
             "value_fn=lambda params: loss, or set damping= to a number or a schedule."
         )
-    if targets is None and opt.metric.needs_targets(opt.problem):
+    needed = opt.direction.needs_metric and opt.metric.needs_targets(opt.problem)
+    if targets is None and needed:
         raise ValueError(f"{type(opt.metric).__name__} needs the extra argument targets=.")
 
 
@@ -256,34 +259,52 @@ def _own(params: Tree) -> Tree:
     return jax.tree.map(lambda leaf: None if _is_masked(leaf) else leaf, params, is_leaf=_is_masked)
 
 
-def _shaped_like(updates: Tree, own: Tree) -> Tree:
-    return jax.tree.unflatten(jax.tree.structure(updates), jax.tree.leaves(own))
-
-
-def _with_frozen(params: Tree, full_params: Tree, context: Tree) -> tuple[Tree, Callable[[Tree], Tree], Tree]:
-    """Return the visible parameters, how to make them whole, and the context that carries the hidden ones."""
+def _whole(params: Tree, full_params: Tree) -> Tree:
+    """Return the parameters that the model needs, whatever `optax.masked` hides."""
     if not any(_is_masked(leaf) for leaf in jax.tree.leaves(params, is_leaf=_is_masked)):
-        return params, lambda p: p, context
+        return params
     if full_params is None:
         raise ValueError(
             "optax.masked hides parameters that the model needs: give update the extra argument full_params=params."
         )
+    return full_params
+
+
+def _parted(params: Tree, whole: Tree, trainable: Any) -> tuple[Tree, Tree]:
+    """Return the trained parameters and the rest; None for the rest if all are trained."""
     own = _own(params)
+    hidden = len(jax.tree.leaves(own)) < len(jax.tree.leaves(params, is_leaf=_is_masked))
+    if trainable is not None:
+        own, _ = frozen.split(trainable, own)
+    elif not hidden:
+        return params, None
+    if whole is None:
+        return own, None
     rest = jax.tree.map(
-        lambda leaf, whole: whole if leaf is None else None,
-        own,
-        full_params,
-        is_leaf=lambda node: node is None,
+        lambda leaf, other: other if leaf is None else None, own, whole, is_leaf=lambda node: node is None
     )
-    return own, lambda p: frozen.merge(p, rest), frozen.Frozen(rest, context)
+    return own, rest
 
 
-def _nothing_yet(theta: Tree, damping: Array) -> Info:
+def _shaped_like(updates: Tree, own: Tree) -> Tree:
+    """Return the updates' own structure again, with what is hidden or not trained in it."""
+
+    def one(update: Any, new: Any) -> Any:
+        if _is_masked(update):
+            return update
+        return jnp.zeros_like(update) if new is None else new
+
+    return jax.tree.map(one, updates, own, is_leaf=_is_masked)
+
+
+def _nothing_yet(opt: Optimizer, theta: Tree, damping: Array) -> Info:
     """Return an `Info` before the first update: the same arrays, nothing measured."""
     nan = jnp.full((), jnp.nan, tree.dtype(theta))
     none = jnp.zeros((), jnp.int32)
+    inner = opt.direction.inner if isinstance(opt.direction, WithLastStep) else opt.direction
     return Info(
         loss=nan,
+        ratio_loss=nan,
         new_loss=nan,
         resolution=nan,
         rho=nan,
@@ -292,10 +313,10 @@ def _nothing_yet(theta: Tree, damping: Array) -> Info:
         answer=none,
         accepted=jnp.array(False),
         outcome=jnp.asarray(Outcome.ACCEPTED, jnp.int32),
-        step_size=nan.reshape(1),
+        step_size=jnp.full(2 if inner is not opt.direction else 1, jnp.nan, nan.dtype),
         grad_norm=nan,
         step_norm=nan,
         kl=nan,
-        solver=SolverInfo(none, nan, none),
+        solver=SolverInfo(none, nan, none) if isinstance(inner, Natural) else None,
         context=None,
     )

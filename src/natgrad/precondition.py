@@ -2,31 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
+from natgrad.here import Here, Use
 from natgrad.metric import EmpiricalFisher
-from natgrad.operator import Use
+from natgrad.part import Part
 from natgrad.tree import Tree
-
-if TYPE_CHECKING:
-    from natgrad.directions.base import Here
 
 Inverse = Callable[[Tree], Tree] | None
 
 
-class Preconditioner:
+class Preconditioner(Part):
     """The interface; its memory lives in the optimizer's state."""
 
     def init(self, theta: Tree) -> Tree:
         """Return the memory before the first step."""
         return ()
 
-    def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
+    def inverse(self, here: Here, memory: Tree) -> tuple[Inverse, Tree]:
         """Return r ↦ P⁻¹r (None is the identity) and the memory, which is kept even if the step is refused.
 
         So nothing from a batch that is not finite may enter it.
@@ -38,7 +35,7 @@ class Preconditioner:
 class Identity(Preconditioner):
     """P = I."""
 
-    def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
+    def inverse(self, here: Here, memory: Tree) -> tuple[Inverse, Tree]:
         """Return nothing to apply."""
         return None, memory
 
@@ -56,14 +53,14 @@ class Diagonal(Preconditioner):
     floor: float = 0.0
     """The least entry, as a part of the largest (Vinyals & Povey 2012: 1e-4)."""
 
-    def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
+    def inverse(self, here: Here, memory: Tree) -> tuple[Inverse, Tree]:
         """Return r ↦ r / P."""
-        if here.place.examples.targets is None:
+        if here.examples.targets is None:
             raise ValueError("Diagonal needs the batch's targets; with gradient= alone, use Jacobi.")
-        squares = (
-            EmpiricalFisher().operator(here.place).diagonal(here.place.key_for(Use.DIAGONAL), self.blocks)
-        )
-        return _divide_by(squares, here.shift, self.exponent, self.floor), memory
+        assert here.linear is not None
+        squares = EmpiricalFisher().operator(here, here.linear)
+        diagonal = squares.diagonal(here.key_for(Use.DIAGONAL), self.blocks)
+        return _divide_by(diagonal, here.shift, self.exponent, self.floor), memory
 
 
 @dataclass(frozen=True)
@@ -74,10 +71,10 @@ class Jacobi(Preconditioner):
     blocks: int = 100
     floor: float = 0.0
 
-    def inverse(self, here: "Here", memory: Tree) -> tuple[Inverse, Tree]:
+    def inverse(self, here: Here, memory: Tree) -> tuple[Inverse, Tree]:
         """Return r ↦ r / P."""
         assert here.metric is not None
-        diagonal = here.metric.diagonal(here.place.key_for(Use.JACOBI), self.blocks)
+        diagonal = here.metric.diagonal(here.key_for(Use.JACOBI), self.blocks)
         return _divide_by(diagonal, here.shift, self.exponent, self.floor), memory
 
 

@@ -1,9 +1,6 @@
 """What is minimized, and the model linearized at θ: the two things every method asks of a model and its data.
 
-    L(θ) = Σ_i c_i ℓ(f(θ, x_i), t_i),     c_i = w_i / Σ w
-
-Every sum over examples in the library (loss, gradient, metric product, diagonal) is a `Pass.sum`: in one go, or
-chunk by chunk in flat memory. The coefficients c carry the normalization, so a chunk's share is simply added.
+L(θ) = Σ_i c_i ℓ(f(θ, x_i), t_i),     c_i = w_i / Σ w
 """
 
 from collections.abc import Callable
@@ -15,9 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad import tree
-from natgrad.chunks import Cut, dealt, zeros_of
-from natgrad.frozen import Frozen, merge
+from natgrad import frozen, tree
+from natgrad.examples import Examples, OverExamples
 from natgrad.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, Product
 from natgrad.tree import Tree
 
@@ -41,52 +37,46 @@ class Stateful:
         return self.fn(*args)
 
 
-class Examples(NamedTuple):
-    """The data of one sum over examples."""
+class Evaluation(NamedTuple):
+    """The model at some parameters, on some examples."""
 
-    inputs: Tree
-    targets: Tree
-    coefficients: Tree
-    """c, one number an example; one array a factor of a `Product`."""
-    index: Tree
-    """Each example's place in its batch, so that random numbers do not depend on the chunking."""
-    before: "Before | None" = None
-    """What is known of each example's loss at θ, where a change of it is measured."""
-
-
-class Before(NamedTuple):
-    """The examples before a step: their outputs or, of a batch that is taken in chunks, their losses."""
-
+    examples: Examples
     outputs: Tree
-    losses: Tree
+
+
+class Linearization(NamedTuple):
+    """The model linearized at θ on some examples: r = f(θ), v ↦ Jv and e ↦ Jᵀe."""
+
+    examples: Examples
+    outputs: Tree
+    jvp: Callable[[Tree], Tree]
+    vjp: Callable[[Tree], Tree]
+    beside: Tree
+    """(new context, aux): what the model returned beside its outputs."""
 
 
 class Start(NamedTuple):
     """The loss at θ on some examples, and what its changes are measured from."""
 
     loss: Array
-    before: Before
     resolution: Array
     """The least change that rounding cannot feign."""
+    outputs: Tree = None
+    """Of a batch held whole."""
+    losses: Tree = None
+    """Of a batch taken in chunks, one number per example."""
 
     @classmethod
     def of_value(cls, loss: Array) -> "Start":
         """Return the start of a loss that is known as a number alone."""
-        return cls(loss, Before(None, None), ROUNDING * jnp.finfo(loss.dtype).eps * jnp.abs(loss))
+        return cls(loss, ROUNDING * jnp.finfo(loss.dtype).eps * jnp.abs(loss))
 
 
-class Chunk(NamedTuple):
-    """The model linearized at θ over some examples: r = f(θ), v ↦ Jv and e ↦ Jᵀe."""
-
-    examples: Examples
-    outputs: Tree
-    jvp: Callable[[Tree], Tree]
-    vjp: Callable[[Tree], Tree]
-    context: Tree
-    eps: float = 0.0
-    """The rounding error of the outputs, as the model returned them."""
-
-
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["likelihood", "rest", "context"],
+    meta_fields=["model", "objective", "microbatch", "has_aux"],
+)
 @dataclass(frozen=True)
 class Problem:
     """A model, the meaning of its outputs, and the loss to minimize."""
@@ -94,69 +84,40 @@ class Problem:
     model: Model
     likelihood: Likelihood
     objective: Callable[[Tree, Tree], Array] | None = None
-    """ℓ(outputs, targets), one number an example; None is the likelihood's negative log-likelihood."""
+    """ℓ(outputs, targets), one number per example; None is the likelihood's negative log-likelihood."""
     microbatch: int | None = None
     """Examples held in memory at a time; None is the whole batch, linearized once."""
+    has_aux: bool = False
+    """Whether the model returns something else after its outputs (and its new context)."""
+    rest: Tree = None
+    """The parameters that are not trained, with None in the places of the others; None if all are."""
+    context: Tree = None
+    """The model's third argument, one fixed value."""
 
-    def __post_init__(self) -> None:
-        if self.microbatch is not None and self.microbatch < 1:
-            raise ValueError(f"microbatch={self.microbatch}: give a positive number of examples, or None.")
+    def evaluate(self, params: Tree, inputs: Tree) -> tuple[Tree, Tree]:
+        """Return the model's outputs, and (new context, aux)."""
+        return _evaluate(self.model, self.has_aux, params, self.rest, inputs, self.context)
 
-    def losses(self, outputs: Tree, targets: Tree) -> Tree:
-        """Return ℓ for each example."""
-        return (self.objective or self.likelihood.nll)(outputs, targets)
+    def losses(self, outputs: Tree, examples: Examples) -> Tree:
+        """Return ℓ for each example, or for each of its positions where these have weights of their own."""
+        return _per_weight(self.objective or self.likelihood.nll, examples, outputs, examples.targets)
+
+    def changes(self, outputs: Tree, new_outputs: Tree, examples: Examples) -> Tree:
+        """Return ℓ(new_outputs) − ℓ(outputs) for each example, to the digits that a small change has."""
+        if self.objective is None:
+            return _per_weight(self.likelihood.change, examples, outputs, new_outputs, examples.targets)
+        return tree.sub(self.losses(new_outputs, examples), self.losses(outputs, examples))
 
     def total(self, outputs: Tree, examples: Examples) -> Array:
         """Return Σ_i c_i ℓ_i."""
-        return tree.total(_weighted(examples, self.losses(outputs, examples.targets)))
+        return tree.total(examples.weighted(self.losses(outputs, examples)))
 
-    def start(self, at: "Pass") -> Start:
-        """Return the loss where the model was evaluated or linearized, ready to measure changes of it.
-
-        What rounding makes of an example's loss: eps times it, and eps times |rᵀ ∂ℓ/∂r|, that of the outputs. The
-        examples' errors are independent: that of their sum is the root of the sum of their squares.
-        """
-
-        def own(chunk: Chunk) -> Tree:
-            targets = chunk.examples.targets
-            losses, shaken = jax.jvp(lambda r: self.losses(r, targets), (chunk.outputs,), (chunk.outputs,))
-
-            def row(loss: Array, change: Array) -> Array:
-                return jnp.stack([loss, chunk.eps * (jnp.abs(loss) + jnp.abs(change))], axis=-1)
-
-            return jax.tree.map(row, losses, shaken)
-
-        rows = own(at.whole) if at.whole is not None else at.map(own)
-        losses, errors = (jax.tree.map(lambda leaf, k=k: leaf[..., k], rows) for k in range(2))
-        before = Before(at.whole.outputs, None) if at.whole is not None else Before(None, losses)
-        resolution = ROUNDING * tree.norm(_weighted(at.examples, errors))
-        return Start(tree.total(_weighted(at.examples, losses)), before, resolution)
-
-    def change(self, params: Tree, examples: Examples, context: Tree, start: Start) -> Array:
-        """Return L(params) − L(θ): the sum of the examples' changes, not the difference of two sums."""
-
-        def part(chunk: Chunk) -> Array:
-            own = chunk.examples
-            assert own.before is not None
-            if own.before.losses is None:
-                changes = self._changes(own.before.outputs, chunk.outputs, own.targets)
-            else:
-                changes = tree.sub(self.losses(chunk.outputs, own.targets), own.before.losses)
-            return tree.total(_weighted(own, changes))
-
-        return self.forward(params, examples._replace(before=start.before), context).sum(part)
-
-    def _changes(self, outputs: Tree, new_outputs: Tree, targets: Tree) -> Tree:
-        if self.objective is None:
-            return self.likelihood.change(outputs, new_outputs, targets)
-        return tree.sub(self.objective(new_outputs, targets), self.objective(outputs, targets))
-
-    def examples(self, params: Tree, inputs: Tree, targets: Tree, weights: Tree, context: Tree) -> Examples:
-        """Bundle a batch, after refusing what does not fit together."""
+    def examples(self, params: Tree, inputs: Tree, targets: Tree = None, weights: Tree = None) -> Examples:
+        """Return a batch with normalized weights, after refusing what does not fit together."""
         lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(inputs)}
         if not lengths or () in lengths or (0,) in lengths:
             raise ValueError("The batch is empty, or an input has no example axis.")
-        outputs = jax.eval_shape(partial(evaluate, self.model), params, inputs, context)
+        outputs = working_shapes(jax.eval_shape(self.evaluate, params, inputs)[0])
         _check_outputs(self.likelihood, outputs, lengths)
         if targets is not None:
             if self.objective is None:
@@ -167,191 +128,147 @@ class Problem:
         index = jax.tree.map(lambda c: jnp.arange(c.shape[0], dtype=jnp.uint32), coefficients)
         return Examples(inputs, targets, coefficients, index)
 
-    def forward(self, params: Tree, examples: Examples, context: Tree) -> "Pass":
+    def at(self, params: Tree, examples: Examples) -> OverExamples[Evaluation]:
         """Return the model evaluated at θ, for sums that need its outputs alone."""
 
-        def chunk(part: Examples) -> Chunk:
-            outputs, new_context = _evaluate(self.model, params, part.inputs, context)
-            return Chunk(part, working(outputs), _not_linearized, _not_linearized, new_context, _eps(outputs))
+        def evaluated(part: Examples) -> Evaluation:
+            return Evaluation(part, working(self.evaluate(params, part.inputs)[0]))
 
-        return Pass(chunk, examples, self.microbatch)
+        return OverExamples(evaluated, examples, self.microbatch)
 
-    def linearize(self, params: Tree, examples: Examples, context: Tree) -> "Pass":
+    def linearize(self, params: Tree, examples: Examples) -> OverExamples[Linearization]:
         """Return the model linearized at θ. Vectors live in `working(params)`, float32 at the least."""
 
-        def chunk(part: Examples) -> Chunk:
-            eps = 0.0
+        def linearized(part: Examples) -> Linearization:
+            def model(theta: Tree) -> tuple[Tree, Tree]:
+                outputs, beside = self.evaluate(tree.cast_like(theta, params), part.inputs)
+                return working(outputs), beside
 
-            def model(p: Tree) -> Any:
-                nonlocal eps
-                outputs, context_after = _evaluate(
-                    self.model, tree.cast_like(p, params), part.inputs, context
-                )
-                eps = _eps(outputs)
-                return working(outputs), context_after
-
-            outputs, jvp, new_context = jax.linearize(model, working(params), has_aux=True)
+            outputs, jvp, beside = jax.linearize(model, working(params), has_aux=True)
             transpose = jax.linear_transpose(jvp, working(params))
-            return Chunk(part, outputs, jvp, lambda e: transpose(e)[0], new_context, eps)
+            return Linearization(part, outputs, jvp, lambda e: transpose(e)[0], beside)
 
-        return Pass(chunk, examples, self.microbatch)
+        return OverExamples(linearized, examples, self.microbatch)
 
-    def linearize_gradient(self, params: Tree, examples: Examples, context: Tree) -> "Pass":
-        """Return the gradient linearized at θ: the `jvp` of its chunks is v ↦ Hv, the Hessian's product."""
+    def linearize_gradient(self, params: Tree, examples: Examples) -> OverExamples[Callable[[Tree], Tree]]:
+        """Return the gradient linearized at θ: v ↦ Hv, the Hessian's product."""
 
-        def chunk(part: Examples) -> Chunk:
-            def loss(p: Tree) -> Array:
-                outputs, _ = _evaluate(self.model, tree.cast_like(p, params), part.inputs, context)
+        def linearized(part: Examples) -> Callable[[Tree], Tree]:
+            def loss(theta: Tree) -> Array:
+                outputs, _ = self.evaluate(tree.cast_like(theta, params), part.inputs)
                 return self.total(working(outputs), part)
 
-            _, hvp = jax.linearize(jax.grad(loss), working(params))
-            return Chunk(part, None, hvp, hvp, None)
+            return jax.linearize(jax.grad(loss), working(params))[1]
 
-        return Pass(chunk, examples, self.microbatch)
+        return OverExamples(linearized, examples, self.microbatch)
 
-    def loss(self, params: Tree, examples: Examples, context: Tree) -> Array:
+    def loss(self, params: Tree, examples: Examples) -> Array:
         """Return L(θ)."""
-        return self.forward(params, examples, context).sum(
-            lambda chunk: self.total(chunk.outputs, chunk.examples)
-        )
+        return self.at(params, examples).sum(lambda seen: self.total(seen.outputs, seen.examples))
 
-    def loss_and_gradient(self, linear: "Pass") -> tuple[Array, Tree, Tree]:
-        """Return L, ∇L = Jᵀ ∇ᵣL and the new context, from a linearization."""
+    def loss_and_gradient(self, linear: OverExamples[Linearization]) -> tuple[Array, Tree, Tree]:
+        """Return L, ∇L = Jᵀ ∇ᵣL and (new context, aux), from a linearization."""
 
-        def part(chunk: Chunk) -> tuple[Any, Any]:
-            loss, slope = jax.value_and_grad(self.total)(chunk.outputs, chunk.examples)
-            return (loss, chunk.vjp(slope)), chunk.context
+        def part(seen: Linearization) -> tuple[Any, Any]:
+            loss, slope = jax.value_and_grad(self.total)(seen.outputs, seen.examples)
+            return (loss, seen.vjp(slope)), seen.beside
 
-        if not isinstance(self.model, Stateful):
-            return *linear.sum(lambda chunk: part(chunk)[0]), None
-        (loss, gradient), contexts = linear.reduce(part)
-        return loss, gradient, jax.tree.map(_over_chunks, contexts)
+        if not (isinstance(self.model, Stateful) or self.has_aux):
+            return *linear.sum(lambda seen: part(seen)[0]), (None, None)
+        (loss, gradient), beside = linear.reduce(part)
+        return loss, gradient, jax.tree.map(_over_chunks, beside)
 
+    def slope(self, linear: OverExamples[Linearization], v: Tree) -> Array:
+        """Return ∇Lᵀv, from a linearization and without the gradient."""
 
-class Pass:
-    """A sum over examples: whole, with one linearization kept, or chunk by chunk, linearizing each anew."""
+        def part(seen: Linearization) -> Array:
+            pull = jax.grad(self.total)(seen.outputs, seen.examples)
+            return tree.vdot(pull, seen.jvp(v))
 
-    def __init__(self, build: Callable[[Examples], Chunk], examples: Examples, microbatch: int | None):
-        longest = _longest(examples)
-        self.cut = Cut(longest, longest if microbatch is None else microbatch)
-        self.examples = examples
-        self._build = build
-        self.whole = build(examples) if self.cut.count == 1 else None
-        """The whole batch in one chunk; None of a batch in several."""
+        return linear.sum(part)
 
-    def reduce(self, fn: Callable[..., tuple[Tree, Tree]], *rows: Tree) -> tuple[Tree, Tree]:
-        """Return Σ over chunks of fn's first result, and its second from every chunk, stacked.
+    def start(self, seen: OverExamples[Any], params: Tree) -> Start:
+        """Return the loss where the model was evaluated or linearized, ready to measure changes of it.
 
-        `rows` have one row an example; fn is called with a chunk and the chunk's own rows of each.
+        What rounding makes of an example's loss: eps times it, and eps times |rᵀ ∂ℓ/∂r|, that of the outputs. The
+        examples' errors are independent: that of their sum is the root of the sum of their squares.
         """
-        if self.whole is not None:
-            total, extra = fn(self.whole, *rows)
-            return total, jax.tree.map(lambda leaf: leaf[None], extra)
-        return _scan(self.cut, lambda part, own: fn(self._build(part), *own), self.examples, rows)
+        raw = jax.eval_shape(self.evaluate, params, seen.examples.inputs)[0]
+        eps = max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(raw))
 
-    def sum(self, fn: Callable[..., Tree], *rows: Tree) -> Tree:
-        """Return Σ over chunks of fn(chunk, its rows), an fn that is itself a sum over examples.
+        def own(seen: Any) -> Tree:
+            losses, shaken = jax.jvp(
+                lambda r: self.losses(r, seen.examples), (seen.outputs,), (seen.outputs,)
+            )
 
-        So each device may add up its own share of every chunk, and the devices' totals are added once, at the end.
-        The model then sees the shares one by one, where `reduce` shows it whole chunks: it must not couple examples.
-        """
-        apart = not rows and self.whole is None and all(map(self.cut.keeps, jax.tree.leaves(self.examples)))
-        examples, shards = dealt(self.examples) if apart else (self.examples, 1)
-        if shards == 1:
-            return self.reduce(lambda chunk, *own: (fn(chunk, *own), None), *rows)[0]
+            def row(loss: Array, change: Array) -> Array:
+                return jnp.stack([loss, eps * (jnp.abs(loss) + jnp.abs(change))], axis=-1)
 
-        def each(part: Examples, _: Tree) -> tuple[Tree, Tree]:
-            shares = jax.tree.map(lambda leaf: leaf.reshape(shards, -1, *leaf.shape[1:]), part)
-            return jax.vmap(lambda share: fn(self._build(share)))(shares), None
+            return jax.tree.map(row, losses, shaken)
 
-        totals, _ = _scan(self.cut, each, examples, ())
-        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), totals)
+        rows = seen.map(own)
+        losses, errors = (jax.tree.map(lambda leaf, k=k: leaf[..., k], rows) for k in range(2))
+        loss = tree.total(seen.examples.weighted(losses))
+        resolution = ROUNDING * tree.norm(seen.examples.weighted(errors))
+        if seen.whole is None:
+            return Start(loss, resolution, losses=losses)
+        return Start(loss, resolution, outputs=seen.whole.outputs)
 
-    def map(self, fn: Callable[[Chunk], Tree]) -> Tree:
-        """Return fn's rows, one an example, from all chunks, in the order of the examples."""
-        _, stacked = self.reduce(lambda chunk: ((), fn(chunk)))
-        if self.whole is not None:
-            return jax.tree.map(lambda leaf: leaf[0], stacked)
+    def change(self, params: Tree, examples: Examples, start: Start) -> Array:
+        """Return L(params) − L(θ): the sum of the examples' changes, not the difference of two sums."""
+        known = examples._replace(before=(start.outputs, start.losses))
 
-        def join(c: Array, rows: Tree) -> Tree:
-            return jax.tree.map(lambda leaf: self.cut.join(leaf, c.shape[0]), rows)
+        def part(seen: Evaluation) -> Array:
+            own = seen.examples
+            outputs, losses = own.before
+            if losses is None:
+                changes = self.changes(outputs, seen.outputs, own)
+            else:
+                changes = tree.sub(self.losses(seen.outputs, own), losses)
+            return tree.total(own.weighted(changes))
 
-        return jax.tree.map(join, self.examples.coefficients, stacked)
-
-
-def over_groups(
-    fn: Callable[[Examples], tuple[Tree, Tree]], examples: Examples, groups: int
-) -> tuple[Tree, Tree]:
-    """Return Σ over groups of examples of fn's first result, and its second from every group, stacked."""
-    longest = _longest(examples)
-    cut = Cut(longest, -(-longest // groups))
-    return _scan(cut, lambda part, _: fn(part), examples, ())
+        return self.at(params, known).sum(part)
 
 
-def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
-    """Return so many groups of neighbours, drawn at random; their coefficients make up for the ones left out."""
-    cut = Cut(_longest(examples), size)
-    if groups >= cut.count:
-        return examples
-    chosen = jax.random.permutation(key, cut.count)[:groups]
-
-    arranged = jax.tree.map(cut.arrange, examples)
-    few = jax.tree.map(lambda leaf: cut.chunks(leaf, chosen), arranged)
-    coefficients = jax.tree.map(lambda leaf: cut.chunks_with_zeros(leaf, chosen), arranged.coefficients)
-    return few._replace(coefficients=tree.scale(cut.count / groups, coefficients))
-
-
-def _scan(
-    cut: Cut, fn: Callable[[Examples, Tree], tuple[Tree, Tree]], examples: Examples, rows: Tree
-) -> tuple[Tree, Tree]:
-    """Return Σ of fn's first result over chunks of the examples and rows, and its second stacked."""
-    arranged = jax.tree.map(cut.arrange, (examples, rows))
-
-    # Under differentiation a chunk is computed again rather than kept: memory stays flat.
-    @jax.checkpoint
-    def share(number: Array) -> tuple[Tree, Tree]:
-        part, own = jax.tree.map(lambda leaf: cut.chunk(leaf, number), arranged)
-        # What fills a chunk up has coefficient 0: it adds nothing.
-        coefficients = jax.tree.map(lambda leaf: cut.chunk_with_zeros(leaf, number), arranged[0].coefficients)
-        return fn(part._replace(coefficients=coefficients), own)
-
-    def body(total: Tree, number: Array) -> tuple[Tree, Tree]:
-        more, extra = share(number)
-        return tree.add(total, more), extra
-
-    numbers = jnp.arange(cut.count, dtype=jnp.int32)
-    return jax.lax.scan(body, zeros_of(lambda: share(numbers[0])[0]), numbers)
+def run(
+    model: Model, has_aux: bool, params: Tree, rest: Tree, inputs: Tree, context: Tree
+) -> tuple[Any, tuple[Any, Any]]:
+    """Return outputs and (new context, aux), running the model's own Python with its frozen parameters."""
+    whole = params if rest is None else frozen.merge(params, rest)
+    args = (whole, inputs) if context is None else (whole, inputs, context)
+    returned = model(*args)
+    if not (isinstance(model, Stateful) or has_aux):
+        return returned, (None, None)
+    outputs, *beside = returned
+    context = beside.pop(0) if isinstance(model, Stateful) else None
+    return outputs, (context, beside[0] if has_aux else None)
 
 
-def _longest(examples: Examples) -> int:
-    return max(leaf.shape[0] for leaf in jax.tree.leaves(examples.inputs))
+# Traced once per model and shape, however many passes over it a step makes.
+_evaluate = jax.jit(run, static_argnums=(0, 1), inline=True)
 
 
-def _weighted(examples: Examples, losses: Tree) -> Tree:
-    """Return c_i ℓ_i."""
-    return jax.tree.map(lambda c, loss: c.astype(loss.dtype) * loss, examples.coefficients, losses)
+def working(values: Tree) -> Tree:
+    """Return arrays in the precision of the solver: half precision as float32, the others as they are."""
+    return jax.tree.map(lambda leaf: leaf.astype(tree.at_least_single(leaf.dtype)), values)
 
 
-def working(params: Tree) -> Tree:
-    """Return params in the precision of the solver: half-precision leaves as float32, the others as they are."""
-    return jax.tree.map(lambda leaf: leaf.astype(tree.at_least_single(leaf.dtype)), params)
+def working_shapes(shapes: Tree) -> Tree:
+    """Return the shapes of `working` arrays."""
+    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, tree.at_least_single(s.dtype)), shapes)
 
 
-def evaluate(model: Model, params: Tree, inputs: Tree, context: Tree) -> Tree:
-    """Return the model's outputs, float32 at the least."""
-    return working(_evaluate(model, params, inputs, context)[0])
+def _per_weight(fn: Callable[..., Tree], examples: Examples, *values: Tree) -> Tree:
+    """Return fn's numbers, one per weight: with a weight per position, each position is an example of its own."""
+    coefficients = examples.coefficients
+    if all(c.ndim == 1 for c in jax.tree.leaves(coefficients)):
+        return fn(*values)
 
+    def fold(c: Array, part: Tree) -> Tree:
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[c.ndim :]), part)
 
-def _eps(outputs: Tree) -> float:
-    return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(outputs))
-
-
-def _evaluate(model: Model, params: Tree, inputs: Tree, context: Tree) -> tuple[Tree, Tree]:
-    if isinstance(context, Frozen):
-        params, context = merge(params, context.rest), context.context
-    args = (params, inputs) if context is None else (params, inputs, context)
-    outputs, context = model(*args) if isinstance(model, Stateful) else (model(*args), None)
-    return outputs, context
+    folded = (jax.tree.map(fold, coefficients, value) for value in values)
+    return jax.tree.map(lambda c, losses: losses.reshape(c.shape), coefficients, fn(*folded))
 
 
 def _over_chunks(stacked: Array) -> Array:
@@ -359,10 +276,6 @@ def _over_chunks(stacked: Array) -> Array:
     if jnp.issubdtype(stacked.dtype, jnp.floating) and stacked.shape[0] > 1:
         return jnp.mean(stacked, axis=0)
     return stacked[-1]
-
-
-def _not_linearized(_: Tree) -> Tree:
-    raise AssertionError("this pass was evaluated, not linearized")
 
 
 def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -400,4 +313,4 @@ def _check_objective(found: Tree, outputs: Tree, likelihood: Likelihood) -> None
     want = jax.tree.map(jnp.shape, jax.eval_shape(lambda r: likelihood.coefficients(r, None), outputs))
     have = jax.tree.map(jnp.shape, found)
     if want != have:
-        raise ValueError(f"objective returned shape {have}; it must give one number an example, {want}.")
+        raise ValueError(f"objective returned shape {have}; it must give one number per example, {want}.")

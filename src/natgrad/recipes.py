@@ -6,6 +6,7 @@ from typing import Any
 from natgrad.damping import Constant, Damping, LevenbergMarquardt
 from natgrad.directions import (
     Conjugate,
+    Descent,
     Direction,
     Gradient,
     Krylov,
@@ -59,7 +60,7 @@ def natural_gradient(
     learning_rate: Rate | None = None,
     search: Search | None = None,
     solver: Any = None,
-    precondition: Preconditioner | None = None,
+    preconditioner: Preconditioner | None = None,
     metric: Metric | None = None,
     damping: Damping | None = None,
     **options: Any,
@@ -72,7 +73,7 @@ def natural_gradient(
         learning_rate: η, a float or an optax schedule (default 1). Not beside `search`.
         search: A rule for the step length, in place of a rate.
         solver: Default `CG(maxiter=20, rtol=1e-4)`, the paper's pseudo-code.
-        precondition: Of the solver, such as `Jacobi()` or `Kronecker()`; default none.
+        preconditioner: Of the solver, such as `Jacobi()` or `Kronecker()`; default none.
         metric: Default `Fisher()`.
         damping: Default `LevenbergMarquardt(1.0)`.
         options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm, trainable.
@@ -80,7 +81,7 @@ def natural_gradient(
     return Optimizer(
         model,
         likelihood,
-        Natural(CG() if solver is None else solver, Identity() if precondition is None else precondition),
+        Natural(CG() if solver is None else solver, Identity() if preconditioner is None else preconditioner),
         _rate_or_search(learning_rate, search, 1.0),
         Fisher() if metric is None else metric,
         LevenbergMarquardt() if damping is None else damping,
@@ -92,7 +93,7 @@ def fast(
     model: Model,
     likelihood: Likelihood,
     *,
-    precondition: Preconditioner | None = None,
+    preconditioner: Preconditioner | None = None,
     damping: Damping | None = None,
     floor: float | None = None,
     reject: float | None = 0.0,
@@ -108,7 +109,7 @@ def fast(
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean.
-        precondition: Default `Kronecker()`.
+        preconditioner: Default `Kronecker()`.
         damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% to 6% per step, never below `floor`.
             `LevenbergMarquardt("calibrate", bounds=(1e-4, 1e8), lower_by=0.98)` looks for its own first λ.
         floor: Default 1e-4. The setting to change first: larger for smaller batches, or where training is unsteady.
@@ -121,9 +122,9 @@ def fast(
     if damping is None:
         floor = 1e-4 if floor is None else floor
         damping = LevenbergMarquardt(max(3e-3, floor), bounds=(floor, 1e12), lower_by=0.98)
-    precondition = Kronecker() if precondition is None else precondition
+    preconditioner = Kronecker() if preconditioner is None else preconditioner
     return natural_conjugate_gradient(
-        model, likelihood, direction=Preconditioned(precondition), damping=damping, reject=reject, **options
+        model, likelihood, direction=Preconditioned(preconditioner), damping=damping, reject=reject, **options
     )
 
 
@@ -131,7 +132,7 @@ def natural_conjugate_gradient(
     model: Model,
     likelihood: Likelihood,
     *,
-    direction: Direction | None = None,
+    direction: Descent | None = None,
     beta: PolakRibiere | None = None,
     search: Search | None = None,
     metric: Metric | None = None,
@@ -182,7 +183,7 @@ def hessian_free(
     likelihood: Likelihood,
     *,
     solver: CG | None = None,
-    precondition: Preconditioner | None = None,
+    preconditioner: Preconditioner | None = None,
     warm_start: Rate | None = 0.95,
     search: Search | None = None,
     metric: Metric | None = None,
@@ -199,11 +200,11 @@ def hessian_free(
     solver = CG(maxiter=250, rtol=0.0, progress=5e-4, snapshots=True) if solver is None else solver
     if not solver.snapshots:
         raise ValueError("hessian_free backtracks over stored iterates: give CG(..., snapshots=True).")
-    precondition = Diagonal(0.75) if precondition is None else precondition
+    preconditioner = Diagonal(0.75) if preconditioner is None else preconditioner
     return Optimizer(
         model,
         likelihood,
-        TruncatedNewton(Natural(solver, precondition, warm_start)),
+        TruncatedNewton(Natural(solver, preconditioner, warm_start)),
         Backtrack() if search is None else search,
         GaussNewton() if metric is None else metric,
         LevenbergMarquardt(45.0) if damping is None else damping,
@@ -243,7 +244,7 @@ def krylov_subspace_descent(
     *,
     size: int = 20,
     last_step: bool = True,
-    precondition: Preconditioner | None = None,
+    preconditioner: Preconditioner | None = None,
     search: Search | None = None,
     metric: Metric | None = None,
     **options: Any,
@@ -251,13 +252,13 @@ def krylov_subspace_descent(
     """Krylov Subspace Descent (Vinyals & Povey 2012): BFGS in span{g, Fg, …, F^{k−1}g, last step}, no damping.
 
     Give `step` a large batch for the gradient, and a part of it each as `metric_inputs=` and `search_batch=`,
-    drawn anew every step. `precondition=ng.Diagonal(1.0, floor=1e-4)` is the authors'.
+    drawn anew every step. `preconditioner=ng.Diagonal(1.0, floor=1e-4)` is the authors'.
     """
-    precondition = Identity() if precondition is None else precondition
+    preconditioner = Identity() if preconditioner is None else preconditioner
     return Optimizer(
         model,
         likelihood,
-        Krylov(size, last_step, precondition),
+        Krylov(size, last_step, preconditioner),
         SubspaceBFGS(maxiter=size) if search is None else search,
         GaussNewton() if metric is None else metric,
         Constant(0.0),

@@ -1,16 +1,15 @@
-"""What a step carries on, what it shows, and what it is given: plain tuples of arrays."""
+"""What a step is given, what it carries on, and what it shows: plain tuples of arrays."""
 
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from jax import Array
 
-from natgrad.directions import Rows, SolverInfo
-from natgrad.problem import Start
+from natgrad.directions import SolverInfo
+from natgrad.part import Named
 from natgrad.tree import Tree
 
 
-class Outcome(IntEnum):
+class Outcome(Named):
     """What became of a step. Where `info.accepted` is false the parameters are as they were, to the bit."""
 
     ACCEPTED = 0
@@ -29,33 +28,57 @@ class Outcome(IntEnum):
     UNMEASURABLE = 7
     """The loss cannot resolve what the step does, promised or done. A fixed rate takes it, a search stays; λ falls."""
 
-    @classmethod
-    def name_of(cls, outcome: Any) -> str:
-        """Return the printable name of a (concrete) `info.outcome`."""
-        return cls(int(outcome)).name.lower().replace("_", " ")
+
+class Batches(NamedTuple):
+    """The batches of one step, each `(inputs, targets)` or `(inputs, targets, weights)`; None takes the default."""
+
+    gradient: Any
+    """Where the gradient is taken."""
+    metric: Any = None
+    """Where the metric is taken: inputs alone, or a batch whose targets are None unless the metric is defined by them.
+    Default: the gradient's."""
+    search: Any = None
+    """Where the search probes the loss. Default: the gradient's."""
+    ratio: Any = None
+    """Where ρ is measured. Default: the gradient's, wherever the search looks."""
+
+
+class Data(NamedTuple):
+    """Everything one step is given beside parameters and state."""
+
+    batches: Batches
+    """Each with targets and weights, or None in their places."""
+    rest: Tree = None
+    """The parameters that are not trained."""
+    context: Tree = None
+    gradient: Tree = None
+    """A gradient computed elsewhere."""
+    rate: Array | None = None
 
 
 class State(NamedTuple):
-    """What the next step needs. Never holds a NaN or an infinity."""
+    """What the next step needs. Never holds a NaN or an infinity, nor an empty array: any tool can save it."""
 
     steps: Array
     """Steps asked for so far, refused ones included."""
     key: Array
-    """The random key of the run; each step folds its count into it."""
+    """The data of the run's random key; each step folds its count into it."""
     damping: Array
     """λ of the next step."""
     record: Tree
     """What the damping rule remembers."""
     last: Tree
-    """The last step, where the damping rule looks at it again on the next batch; otherwise ()."""
+    """The last step, where the direction or the damping rule looks at it; otherwise ()."""
     direction: Tree
     """What the direction remembers."""
 
 
 class Info(NamedTuple):
-    """What you may want to look at after a step. What nothing in the step needed is NaN, but for the KL."""
+    """What you may want to look at after a step. A number that nothing in the step needed is NaN."""
 
     loss: Array
+    """The loss before the step, on the gradient batch, with the l2 term."""
+    ratio_loss: Array
     """The loss before the step, on the ratio batch, with the l2 term."""
     new_loss: Array
     """The loss after the step (as tried, if it was refused) on the ratio batch."""
@@ -73,42 +96,16 @@ class Info(NamedTuple):
     outcome: Array
     """What became of the step, an `Outcome`; print it with `ng.Outcome.name_of`."""
     step_size: Array
-    """The coefficients z, one a row."""
+    """The coefficients z, one per row."""
     grad_norm: Array
     step_norm: Array
     """‖θ′ − θ‖ as tried."""
     kl: Array
-    """½ dᵀFd: the KL divergence of the step on the metric's inputs, to second order. Where there is a metric it is
-    always said: one forward-mode pass, unless the search has it already."""
+    """½ dᵀFd: the KL divergence of the step on the metric's inputs, to second order. A step with a metric always
+    tells it: one forward-mode pass, unless the search has it already."""
     solver: SolverInfo | None
     """How the linear solve went; None where there is none."""
     context: Tree
     """The new context of a `Stateful` model; the old one if the new is not finite."""
-
-
-class Data(NamedTuple):
-    """The batches of one step; None takes the default named in `Optimizer.step`."""
-
-    batch: Any
-    metric_inputs: Tree = None
-    metric_weights: Tree = None
-    metric_targets: Tree = None
-    search_batch: Any = None
-    ratio_batch: Any = None
-    context: Tree = None
-    gradient: Tree = None
-    learning_rate: Array | None = None
-
-
-class Proposal(NamedTuple):
-    """θ's neighborhood as one step sees it: the gradient and the rows to search along."""
-
-    loss: Array
-    gradient: Tree
-    rows: Rows
-    slopes: Array
-    start: Start | None
-    """The loss on the search batch, if the search measures it."""
-    own: Start | None
-    """The loss on the gradient batch, if ρ is measured there."""
-    context: Tree
+    aux: Tree = None
+    """What the model returned beside its outputs, with `has_aux=True`."""

@@ -6,7 +6,7 @@ shapes, dtypes and shardings. Every product of matrices asks for full precision:
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,6 @@ from jax import Array
 
 Tree = Any
 """A pytree of arrays."""
-FEW = 3
-"""Up to so many rows are cheaper one by one than stacked."""
 
 
 def dtype(x: Tree) -> Any:
@@ -131,57 +129,69 @@ def cast_like(x: Tree, like: Tree) -> Tree:
     return jax.tree.map(lambda u, v: u.astype(v.dtype), x, like)
 
 
-def combine(z: Array, rows: Tree) -> Tree:
-    """Return zᵀB for rows stacked on a leading axis of every leaf."""
+class Stack(NamedTuple):
+    """Many rows in one: every leaf has a leading axis. A few rows are a plain tuple of trees."""
 
-    def one(leaf: Array) -> Array:
-        weights = z.astype(leaf.dtype)
-        if leaf.shape[0] > FEW:
-            return jnp.tensordot(weights, leaf, axes=1, precision="highest")
-        # A few rows are cheaper as sums, which fuse with what comes after.
-        return reduce(jnp.add, [weights[i] * leaf[i] for i in range(leaf.shape[0])])
-
-    return jax.tree.map(one, rows)
+    leaves: Tree
 
 
-def stack(*trees: Tree) -> Tree:
-    """Return the trees as rows: every leaf with a new leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+Rows = tuple[Tree, ...] | Stack
 
 
-def gram(rows: Tree) -> Array:
-    """Return B Bᵀ for rows stacked on a leading axis."""
+def count(rows: Rows) -> int:
+    """Return the number of rows."""
+    return int(jax.tree.leaves(rows)[0].shape[0]) if isinstance(rows, Stack) else len(rows)
+
+
+def first(rows: Rows) -> Tree:
+    """Return the first row."""
+    return jax.tree.map(lambda leaf: leaf[0], rows.leaves) if isinstance(rows, Stack) else rows[0]
+
+
+def combine(z: Array, rows: Rows) -> Tree:
+    """Return zᵀB."""
+    if isinstance(rows, Stack):
+        return jax.tree.map(
+            lambda leaf: jnp.tensordot(z.astype(leaf.dtype), leaf, axes=1, precision="highest"), rows.leaves
+        )
+    return reduce(add, [scale(z[i], row) for i, row in enumerate(rows)])
+
+
+def each(function: Callable[[Tree], Tree], rows: Rows) -> Rows:
+    """Return the function of every row."""
+    if isinstance(rows, Stack):
+        return Stack(jax.vmap(function)(rows.leaves))
+    return tuple(function(row) for row in rows)
+
+
+def along(rows: Rows, x: Tree) -> Array:
+    """Return ⟨row_i, x⟩ for every row, as sums: what a matrix product would contract may be sharded."""
+    if isinstance(rows, Stack):
+        return jax.vmap(lambda row: vdot(row, x))(rows.leaves)
+    return jnp.stack([vdot(row, x) for row in rows])
+
+
+def gram(rows: Rows) -> Array:
+    """Return B Bᵀ."""
     return inner(rows, rows)
 
 
-def inner(x: Tree, y: Tree) -> Array:
-    """Return ⟨x_i, y_j⟩ for all rows of two stacks."""
-    wide = dtype(x)
-    if max(count(x), count(y)) <= FEW:
-        return map_rows(lambda u: map_rows(lambda v: vdot(u, v), y), x)
+def inner(x: Rows, y: Rows) -> Array:
+    """Return ⟨x_i, y_j⟩ for all rows."""
+    if not isinstance(x, Stack):
+        return jnp.stack([along(y, row) for row in x])
+    assert isinstance(y, Stack)
 
     def product(u: Array, v: Array) -> Array:
         axes = tuple(range(1, u.ndim))
-        return jnp.tensordot(u, v, axes=(axes, axes), precision="highest").astype(wide)
+        return jnp.tensordot(u, v, axes=(axes, axes), precision="highest").astype(dtype(x))
 
-    return reduce(jnp.add, jax.tree.leaves(jax.tree.map(product, x, y)))
-
-
-def along(rows: Tree, x: Tree) -> Array:
-    """Return ⟨row_i, x⟩ for every row of a stack, as sums: what a matrix product would contract may be sharded."""
-    return map_rows(lambda row: vdot(row, x), rows)
+    return reduce(jnp.add, jax.tree.leaves(jax.tree.map(product, x.leaves, y.leaves)))
 
 
-def map_rows(function: Callable[[Tree], Tree], rows: Tree) -> Tree:
-    """Return the function of every row, stacked: a vmap, but few rows one by one, which does not copy them together."""
-    if count(rows) > FEW:
-        return jax.vmap(function)(rows)
-    return stack(*[function(jax.tree.map(lambda leaf, i=i: leaf[i], rows)) for i in range(count(rows))])
-
-
-def count(rows: Tree) -> int:
-    """Return the number of rows in a stack."""
-    return int(jax.tree.leaves(rows)[0].shape[0])
+def onto(rows: Stack, x: Tree) -> Array:
+    """Return ⟨row_i, x⟩ for every row of a stack, as products of matrices."""
+    return inner(rows, Stack(jax.tree.map(lambda leaf: leaf[None], x)))[:, 0]
 
 
 def after(scalar: Array, *earlier: Array) -> Array:

@@ -1,20 +1,18 @@
 """Refusals: one clear sentence for a call that cannot mean what it says."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from natgrad.part import require
 from natgrad.problem import Stateful
+from natgrad.search import FixedRate, Search
+from natgrad.state import Batches, Data, State
 from natgrad.tree import Tree
 
-if TYPE_CHECKING:
-    from natgrad.optimizer import Optimizer
-    from natgrad.search import Search
-    from natgrad.state import Data
 
-
-def optimizer(opt: "Optimizer") -> None:
+def optimizer(opt: Any) -> None:
     """Refuse parts that do not fit."""
     model(opt.model)
     if isinstance(opt.likelihood, type):
@@ -25,11 +23,19 @@ def optimizer(opt: "Optimizer") -> None:
         raise TypeError(
             "likelihood must be a natgrad likelihood, such as ng.Bernoulli() or ng.Categorical()."
         )
-    if not opt.l2 >= 0:
-        raise ValueError(f"l2={opt.l2}: a penalty cannot be negative.")
-    if opt.max_norm is not None and not opt.max_norm > 0:
-        raise ValueError(f"max_norm={opt.max_norm}: give a positive length, or None.")
-    _ = opt.problem
+    require(lambda: opt.l2 is None or opt.l2 >= 0, f"l2={opt.l2}: a penalty cannot be negative.")
+    require(
+        lambda: opt.weight_decay is None or 0 <= opt.weight_decay < 1,
+        f"weight_decay={opt.weight_decay}: give a part of the weights, from 0 to 1.",
+    )
+    require(
+        lambda: opt.max_norm is None or opt.max_norm > 0,
+        f"max_norm={opt.max_norm}: give a positive length, or None.",
+    )
+    require(
+        lambda: opt.microbatch is None or opt.microbatch >= 1,
+        f"microbatch={opt.microbatch}: give a positive number of examples, or None.",
+    )
 
 
 def model(model: Any) -> None:
@@ -72,26 +78,73 @@ def parameters(params: Tree) -> None:
             )
 
 
-def step(opt: "Optimizer", params: Tree, data: "Data") -> None:
-    """Refuse batches and options that do not belong to this optimizer."""
-    from natgrad.search import FixedRate
+def batches(given: Batches) -> Batches:
+    """Return every batch as (inputs, targets, weights), after refusing what is none."""
+    return Batches(
+        batch("batch", given.gradient),
+        _metric_batch(given),
+        None if given.search is None else batch("search_batch", given.search),
+        None if given.ratio is None else batch("ratio_batch", given.ratio),
+    )
 
+
+def batch(name: str, given: Any) -> tuple[Tree, Tree, Tree]:
+    """Return (inputs, targets, weights)."""
+    if not isinstance(given, (tuple, list)) or len(given) not in (2, 3):
+        raise TypeError(f"{name} must be (inputs, targets) or (inputs, targets, weights).")
+    for leaf in jax.tree.leaves(given):
+        if not hasattr(leaf, "dtype"):
+            raise TypeError(
+                f"{name} holds {type(leaf).__name__}: inputs, targets and weights must be arrays."
+            )
+    inputs, targets, weights = (*given, None)[:3]
+    return inputs, targets, weights
+
+
+def _metric_batch(given: Batches) -> tuple[Tree, Tree, Tree] | None:
+    """Return the metric's own batch; with weights alone it has the gradient's inputs and targets."""
+    if given.metric is None:
+        return None
+    inputs, targets, weights = (
+        batch("metric", given.metric) if isinstance(given.metric, tuple) else (given.metric, None, None)
+    )
+    if inputs is not None:
+        return inputs, targets, weights
+    if targets is not None:
+        raise ValueError("metric_targets= was given without metric_inputs=.")
+    return None if weights is None else (given.gradient[0], given.gradient[1], weights)
+
+
+def step(opt: Any, params: Tree, data: Data) -> None:
+    """Refuse batches and options that do not belong to this optimizer."""
     parameters(params)
-    _batch("batch", data.batch, _uses_targets(opt, data))
-    for name in ("search_batch", "ratio_batch"):
-        if getattr(data, name) is not None:
-            _batch(name, getattr(data, name), True)
-    if data.learning_rate is not None and not isinstance(opt.search, FixedRate):
+    gradient, metric, search, ratio = data.batches
+    if gradient[1] is None and _uses_targets(opt, data):
+        raise ValueError("batch has no targets, and its loss is needed.")
+    for name, other in (("search_batch", search), ("ratio_batch", ratio)):
+        if other is not None and other[1] is None:
+            raise ValueError(f"{name} has no targets, and its loss is needed.")
+    if data.rate is not None and not isinstance(opt.search, FixedRate):
         raise ValueError(
             f"learning_rate= was given, but {type(opt.search).__name__} chooses the step length."
         )
     if data.gradient is not None:
         _same_shapes("gradient", data.gradient, "params", params)
-    if opt.direction.needs_metric:
-        _metric(opt, data)
+    if opt.direction.needs_metric and metric is not None:
+        _metric(opt, metric, gradient[0])
 
 
-def not_traced(search: "Search", values: Any) -> None:
+def state(opt: Any, params: Tree, found: State) -> None:
+    """Refuse the state of another optimizer, or of other parameters."""
+    wanted = jax.eval_shape(opt.init, params)
+    if not _same(found, wanted):
+        raise ValueError(
+            "state does not belong to this optimizer and these parameters: start from opt.init(params), or go on "
+            "with the recipe, the settings and the parameters it was made with."
+        )
+
+
+def not_traced(search: Search, values: Any) -> None:
     """Refuse to trace a search that runs on the host."""
     try:
         for leaf in jax.tree.leaves(values):
@@ -101,57 +154,44 @@ def not_traced(search: "Search", values: Any) -> None:
         raise TypeError(f"{name} runs on the host and cannot be traced: use ng.PlaneSearch().") from None
 
 
-def _uses_targets(opt: "Optimizer", data: "Data") -> bool:
+def _uses_targets(opt: Any, data: Data) -> bool:
     """Tell whether anything in this step asks for the loss, or a metric of the loss, on the gradient batch."""
-    searched = opt.search.measures and data.search_batch is None
-    wants_ratio = opt.damping.needs_ratio or opt.reject is not None
-    compared = wants_ratio and data.ratio_batch is None
-    measured = opt.direction.needs_metric and data.metric_inputs is None
-    return (
-        data.gradient is None or searched or compared or (measured and opt.metric.needs_targets(opt.problem))
-    )
+    _, metric, search, ratio = data.batches
+    searched = opt.search.measures and search is None
+    compared = opt.measures_ratio and ratio is None
+    measured = opt.direction.needs_metric and metric is None and opt.metric.needs_targets(opt.problem)
+    return data.gradient is None or searched or compared or measured
 
 
-def _batch(name: str, batch: Any, needs_targets: bool) -> None:
-    if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
-        raise TypeError(f"{name} must be (inputs, targets) or (inputs, targets, weights).")
-    if batch[1] is None and needs_targets:
-        raise ValueError(f"{name} has no targets, and its loss is needed.")
-    for leaf in jax.tree.leaves(batch):
-        if not hasattr(leaf, "dtype"):
-            raise TypeError(
-                f"{name} holds {type(leaf).__name__}: inputs, targets and weights must be arrays."
-            )
-
-
-def _metric(opt: "Optimizer", data: "Data") -> None:
+def _metric(opt: Any, own: tuple[Tree, Tree, Tree], inputs: Tree) -> None:
     kind = type(opt.metric).__name__
-    if data.metric_targets is not None and not opt.metric.takes_targets(opt.problem):
-        raise ValueError(f"{kind} takes no labels: its expectation is over the model's own distribution.")
-    if data.metric_inputs is None:
-        if data.metric_targets is not None:
-            raise ValueError("metric_targets= was given without metric_inputs=.")
+    if own[0] is inputs:
         return
-    inputs = data.batch[0]
-    if not _alike(data.metric_inputs, inputs):
+    if own[1] is not None and not opt.metric.takes_targets(opt.problem):
+        raise ValueError(f"{kind} takes no labels: its expectation is over the model's own distribution.")
+    if not _alike(own[0], inputs):
         raise ValueError(
             "metric_inputs must look like the batch's inputs, without labels: "
-            f"found {jax.tree.structure(data.metric_inputs)}, expected {jax.tree.structure(inputs)}."
+            f"found {jax.tree.structure(own[0])}, expected {jax.tree.structure(inputs)}."
         )
-    for own, other in zip(jax.tree.leaves(data.metric_inputs), jax.tree.leaves(inputs), strict=True):
-        if jnp.shape(own)[1:] != jnp.shape(other)[1:]:
+    for one, other in zip(jax.tree.leaves(own[0]), jax.tree.leaves(inputs), strict=True):
+        if jnp.shape(one)[1:] != jnp.shape(other)[1:]:
             raise ValueError(
-                f"metric_inputs have shape {jnp.shape(own)}; the batch's inputs {jnp.shape(other)}."
+                f"metric_inputs have shape {jnp.shape(one)}; the batch's inputs {jnp.shape(other)}."
             )
-    if data.metric_targets is None and opt.metric.needs_targets(opt.problem):
+    if own[1] is None and opt.metric.needs_targets(opt.problem):
         raise ValueError(f"{kind} is defined by labels: give metric_targets= beside metric_inputs=.")
 
 
 def _same_shapes(name: str, x: Tree, like_name: str, like: Tree) -> None:
-    if not _alike(x, like) or any(
-        jnp.shape(a) != jnp.shape(b) for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(like), strict=True)
-    ):
+    if not _same(x, like):
         raise ValueError(f"{name} must have the structure and shapes of {like_name}.")
+
+
+def _same(x: Tree, y: Tree) -> bool:
+    return _alike(x, y) and all(
+        jnp.shape(a) == jnp.shape(b) for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)
+    )
 
 
 def _alike(x: Tree, y: Tree) -> bool:

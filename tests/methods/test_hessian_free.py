@@ -7,7 +7,9 @@ import pytest
 
 import natgrad as ng
 from methods.quadratic import model, quadratic
-from natgrad.search import Local
+from natgrad.directions import Proposal
+from natgrad.here import Here
+from natgrad.problem import Start
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -15,8 +17,9 @@ PROBLEM = quadratic()
 
 
 def local(slopes, resolution=0.0):
-    zero = jnp.zeros(())
-    return Local(None, jnp.asarray(slopes), jnp.asarray(resolution), zero, None, jnp.zeros((), jnp.int32))
+    search = Start(None, jnp.asarray(resolution))
+    here = Here(None, None, None, None, search=search, shift=jnp.zeros(()), steps=jnp.zeros((), jnp.int32))
+    return here, Proposal(None, jnp.asarray(slopes))
 
 
 def along_rows(losses):
@@ -41,13 +44,13 @@ def along_rows(losses):
     ],
 )
 def test_backtracking_stops_at_the_first_iterate_its_predecessor_does_not_improve(losses, chosen):
-    found = ng.Backtrack()(along_rows(losses), local(-np.ones(5)))
+    found = ng.Backtrack()(*local(-np.ones(5)), along_rows(losses))
     np.testing.assert_array_equal(found.z, np.eye(5)[chosen])
     assert found.change == losses[chosen] - 10
 
 
 def test_backtracking_returns_nothing_when_every_iterate_is_worse():
-    found = ng.Backtrack()(along_rows([12.0, 13.0]), local(-np.ones(2)))
+    found = ng.Backtrack()(*local(-np.ones(2)), along_rows([12.0, 13.0]))
     np.testing.assert_array_equal(found.z, 0)
     assert found.change == 0
 
@@ -59,7 +62,7 @@ def test_backtracking_shortens_the_first_row_where_the_solver_filled_no_other():
         return -5.5 * z[0] + 7.5 * z[0] ** 2
 
     np.testing.assert_allclose([10 + probe(jnp.array([z])) for z in (1.0, 0.4)], [12, 9])
-    found = ng.Backtrack()(probe, local([-1.0, 0.0, 0.0]))
+    found = ng.Backtrack()(*local([-1.0, 0.0, 0.0]), probe)
     assert 0 < found.z[0] < 0.5
     np.testing.assert_array_equal(found.z[1:], 0)
     np.testing.assert_allclose(found.change, probe(found.z))
@@ -75,7 +78,7 @@ def tried(search, phi, slope=-1.0):
         return phi(z[0])
 
     with jax.disable_jit():
-        found = search(probe, local([slope]))
+        found = search(*local([slope]), probe)
     return lengths, found
 
 
@@ -138,7 +141,7 @@ def test_armijo_counts_its_trials():
         jax.debug.callback(lambda at: seen.append(float(at)), z[0])
         return 1.0 + 0 * z[0]
 
-    found = rising(probe, local([-1.0]))
+    found = rising(*local([-1.0]), probe)
     jax.effects_barrier()
     assert len(seen) == 60
     assert found.z == 0
@@ -146,7 +149,7 @@ def test_armijo_counts_its_trials():
 
 def test_the_default_first_step_is_martens_direction():
     """With the whole data as every batch, one step from 0 is CG on (F + λI) d = −g, λ = 45."""
-    opt = ng.hessian_free(model, ng.Gaussian(), precondition=ng.Identity())
+    opt = ng.hessian_free(model, ng.Gaussian(), preconditioner=ng.Identity())
     params, state, info = opt.step(PROBLEM.start, opt.init(PROBLEM.start), PROBLEM.batch)
     damped = PROBLEM.hessian + 45 * np.eye(7)
     expected = -np.linalg.solve(damped, PROBLEM.gradient(np.asarray(PROBLEM.start)))
@@ -163,7 +166,7 @@ def test_the_next_solve_starts_from_a_part_of_the_last_solution():
     assert np.linalg.norm(last) > 0
     # A solver of no iterations hands back its start.
     idle = ng.hessian_free(
-        model, ng.Gaussian(), solver=ng.CG(1, 0.0, snapshots=True), precondition=ng.Identity()
+        model, ng.Gaussian(), solver=ng.CG(1, 0.0, snapshots=True), preconditioner=ng.Identity()
     )
     far = state._replace(direction=state.direction._replace(start=jnp.asarray(last)))
     cold = state._replace(direction=state.direction._replace(start=jnp.zeros(7)))

@@ -9,7 +9,8 @@ import pytest
 
 import natgrad as ng
 from methods.quadratic import iterates, model, preconditioned_cg, quadratic
-from natgrad.directions import Here, Krylov
+from natgrad.directions import Krylov
+from natgrad.here import Here, LastStep
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -23,8 +24,10 @@ def operator(problem):
 def basis(krylov: Krylov, last, dtype=jnp.float64):
     gradient = jnp.asarray(PROBLEM.gradient(np.asarray(PROBLEM.start)), dtype)
     problem = jax.tree.map(lambda leaf: leaf.astype(dtype), PROBLEM._replace(hessian=None, metric=None))
-    here = Here(gradient, operator(problem), jnp.zeros((), dtype), None, jnp.zeros((), jnp.int32))
-    return krylov.basis(here, last.astype(dtype), None)
+    last = LastStep(last.astype(dtype), None, None)
+    here = Here(None, None, None, None, gradient=gradient, metric=operator(problem), last=last)
+    vectors, products = krylov.basis(here, None)
+    return vectors.leaves, products
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float64, 1e-12), (jnp.float32, 1e-5)])
@@ -96,7 +99,7 @@ def test_the_last_step_helps():
 def test_floors_keep_a_singular_metric_harmless():
     x, t = PROBLEM.batch
     dead = (x.at[:, 0].set(0), t)
-    opt = ng.krylov_subspace_descent(model, ng.Gaussian(), precondition=ng.Diagonal(1.0, floor=1e-4))
+    opt = ng.krylov_subspace_descent(model, ng.Gaussian(), preconditioner=ng.Diagonal(1.0, floor=1e-4))
     params, state = PROBLEM.start, opt.init(PROBLEM.start)
     for _ in range(3):
         params, state, info = opt.step(params, state, dead)

@@ -19,7 +19,7 @@ METHODS = {
         ng.Bernoulli(),
         search=ng.LineSearch(),
         solver=NATURAL.solver,
-        precondition=NATURAL.precondition,
+        preconditioner=NATURAL.precondition,
         damping=ng.LevenbergMarquardt(3.0),
     ),
     "ncg-l": ng.natural_conjugate_gradient(

@@ -6,24 +6,10 @@ from typing import NamedTuple
 from jax import Array
 
 from natgrad import tree
-from natgrad.operator import Operator, Place
+from natgrad.here import Here
+from natgrad.part import Part
 from natgrad.solve.result import Solution
-from natgrad.tree import Tree
-
-
-@dataclass(frozen=True)
-class Here:
-    """θ as a direction sees it."""
-
-    gradient: Tree
-    metric: Operator | None
-    """v ↦ Fv; None for a direction that asked for none."""
-    shift: Array
-    """λ + l2, to be added to the metric's diagonal."""
-    place: Place
-    """Where the gradient was taken: the problem, θ, the gradient batch and the step's random key."""
-    steps: Array
-    """The number of the step, for schedules."""
+from natgrad.tree import Rows, Tree
 
 
 class SolverInfo(NamedTuple):
@@ -41,35 +27,40 @@ class SolverInfo(NamedTuple):
         return cls(solution.iterations, solution.residual, solution.reason)
 
 
-class Rows(NamedTuple):
-    """What a direction hands to the search."""
+class Proposal(NamedTuple):
+    """What a direction proposes: rows to search along."""
 
-    rows: Tree
-    """Parameter-shaped rows, stacked on a leading axis of every leaf."""
-    memory: Tree
+    rows: Rows
+    """Parameter-shaped rows: a tuple of trees, or a `tree.Stack` of many."""
+    slopes: Array
+    """gᵀB, one number per row."""
+    memory: Tree = ()
     """What to remember if the step is taken; if it is refused, `forget` chooses."""
     solver: SolverInfo | None = None
 
+    @classmethod
+    def along(cls, here: Here, rows: Rows, memory: Tree = (), solver: SolverInfo | None = None) -> "Proposal":
+        """Return the rows with their slopes at θ."""
+        return cls(rows, tree.along(rows, here.gradient), memory, solver)
 
-class Direction:
+
+class Direction(Part):
     """The interface. Its memory is a pytree of arrays in the optimizer's state; most directions need none."""
 
     needs_metric: bool = True
+    needs_last_step: bool = False
+    """Whether it reads `here.last`."""
 
     def init(self, theta: Tree) -> Tree:
         """Return the memory before the first step."""
         return ()
 
-    def rows(self, here: Here, memory: Tree) -> Rows:
+    def propose(self, here: Here, memory: Tree) -> Proposal:
         """Return the rows B at θ."""
         raise NotImplementedError
 
-    def remember(self, memory: Tree, step: Tree) -> Tree:
-        """Return the memory after a step that was taken; `memory` is what `rows` returned."""
-        return memory
-
     def forget(self, before: Tree, after: Tree) -> Tree:
-        """Return the memory after a step that was refused: `before` is what it was, `after` is what `rows` returned.
+        """Return the memory after a step that was refused: `before` is what it was, `after` is what was proposed.
 
         What is measured anew only now and then is worth keeping, if it is finite whatever the batch held.
         """
@@ -82,6 +73,6 @@ class Gradient(Direction):
 
     needs_metric = False
 
-    def rows(self, here: Here, memory: Tree) -> Rows:
+    def propose(self, here: Here, memory: Tree) -> Proposal:
         """Return −g."""
-        return Rows(tree.stack(tree.scale(-1, here.gradient)), memory)
+        return Proposal.along(here, (tree.scale(-1, here.gradient),), memory)

@@ -3,21 +3,15 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.directions.base import Direction, Here, Rows
-from natgrad.directions.natural import Natural
-from natgrad.tree import Tree
-
-
-class LastStep(NamedTuple):
-    """The step before this one, beside the inner direction's memory."""
-
-    inner: Tree
-    step: Tree
+from natgrad.directions.base import Direction, Proposal
+from natgrad.directions.natural import Descent, Natural
+from natgrad.here import Here
+from natgrad.part import Part
+from natgrad.tree import Stack, Tree
 
 
 @dataclass(frozen=True)
@@ -29,47 +23,42 @@ class WithLastStep(Direction):
 
     inner: Direction = Natural()
 
+    needs_last_step = True
+
     @property
     def needs_metric(self) -> bool:  # type: ignore[override]
         """Whether the inner direction does."""
         return self.inner.needs_metric
 
-    def init(self, theta: Tree) -> LastStep:
-        """Return no step."""
-        return LastStep(self.inner.init(theta), tree.zeros_like(theta))
+    def init(self, theta: Tree) -> Tree:
+        """Return the inner direction's memory."""
+        return self.inner.init(theta)
 
-    def rows(self, here: Here, memory: LastStep) -> Rows:
-        """Return the inner rows and the last step under them."""
-        inner = self.inner.rows(here, memory.inner)
-        rows = jax.tree.map(lambda rows, s: jnp.concatenate([rows, s[None]]), inner.rows, memory.step)
-        return Rows(rows, LastStep(inner.memory, memory.step), inner.solver)
+    def propose(self, here: Here, memory: Tree) -> Proposal:
+        """Return the inner rows, and the last step after them."""
+        inner = self.inner.propose(here, memory)
+        assert here.last is not None
+        if isinstance(inner.rows, Stack):
+            raise TypeError(
+                f"WithLastStep takes a few rows; {type(self.inner).__name__} gives a stack of them."
+            )
+        rows = (*inner.rows, here.last.step)
+        slopes = jnp.concatenate([inner.slopes, tree.vdot(here.last.step, here.gradient)[None]])
+        return inner._replace(rows=rows, slopes=slopes)
 
-    def remember(self, memory: LastStep, step: Tree) -> LastStep:
-        """Keep the step."""
-        return LastStep(self.inner.remember(memory.inner, step), step)
-
-    def forget(self, before: LastStep, after: LastStep) -> LastStep:
-        """Drop the step: a restart."""
-        return LastStep(self.inner.forget(before.inner, after.inner), tree.zeros_like(before.step))
+    def forget(self, before: Tree, after: Tree) -> Tree:
+        """Let the inner direction choose."""
+        return self.inner.forget(before, after)
 
 
 @dataclass(frozen=True)
-class PolakRibiere:
-    """β = gᵀ(n − n₋) / g₋ᵀn₋: Polak–Ribière in the metric, ignoring its change between steps; never negative.
-
-    Euclidean: nᵀ(n − n₋) / n₋ᵀn₋.
-    """
-
-    euclidean: bool = False
+class PolakRibiere(Part):
+    """β = gᵀ(n − n₋) / g₋ᵀn₋: Polak–Ribière in the metric, ignoring its change between steps; never negative."""
 
     def __call__(self, gradient: Tree, natural: Tree, before: "ConjugateMemory") -> Array:
         """Return β, 0 where there is nothing to continue."""
-        change = tree.sub(natural, before.natural)
-        if self.euclidean:
-            top, bottom = tree.vdot(natural, change), tree.vdot(before.natural, before.natural)
-        else:
-            top, bottom = tree.vdot(gradient, change), before.decrement
-        beta = top / jnp.where(bottom == 0, 1, bottom)
+        bottom = before.decrement
+        beta = tree.vdot(gradient, tree.sub(natural, before.natural)) / jnp.where(bottom == 0, 1, bottom)
         return jnp.where(bottom == 0, 0, jnp.maximum(beta, 0))
 
 
@@ -89,7 +78,7 @@ class ConjugateMemory(NamedTuple):
 class Conjugate(Direction):
     """d = −n + β d₋: NCG-F, the conjugate direction by formula; a line search finds its length."""
 
-    inner: Direction = Natural()
+    inner: Descent = Natural()
     beta: PolakRibiere = PolakRibiere()
 
     @property
@@ -99,26 +88,20 @@ class Conjugate(Direction):
 
     def init(self, theta: Tree) -> ConjugateMemory:
         """Return no direction."""
-        zero = tree.zeros_like(theta)
-        return ConjugateMemory(self.inner.init(theta), zero, jnp.zeros((), tree.dtype(theta)), zero)
+        zero = jnp.zeros((), tree.dtype(theta))
+        return ConjugateMemory(self.inner.init(theta), tree.zeros_like(theta), zero, tree.zeros_like(theta))
 
-    def rows(self, here: Here, memory: ConjugateMemory) -> Rows:
+    def propose(self, here: Here, memory: ConjugateMemory) -> Proposal:
         """Return −n + β d₋, or −n where that does not lead down."""
-        inner = self.inner.rows(here, memory.inner)
-        natural = jax.tree.map(lambda rows: -rows[0], inner.rows)
+        natural, inner, solver = self.inner.natural(here, memory.inner)
         beta = self.beta(here.gradient, natural, memory)
         direction = tree.sub(tree.scale(beta, memory.direction), natural)
         downhill = tree.vdot(here.gradient, direction) < 0
         direction = tree.where(downhill, direction, tree.scale(-1, natural))
-        kept = ConjugateMemory(inner.memory, natural, tree.vdot(here.gradient, natural), direction)
-        return Rows(tree.stack(direction), kept, inner.solver)
-
-    def remember(self, memory: ConjugateMemory, step: Tree) -> ConjugateMemory:
-        """Let the inner direction have the step."""
-        return memory._replace(inner=self.inner.remember(memory.inner, step))
+        kept = ConjugateMemory(inner, natural, tree.vdot(here.gradient, natural), direction)
+        return Proposal.along(here, (direction,), kept, solver)
 
     def forget(self, before: ConjugateMemory, after: ConjugateMemory) -> ConjugateMemory:
         """Restart from the natural gradient."""
-        zero = tree.zeros_like(before.direction)
         inner = self.inner.forget(before.inner, after.inner)
-        return ConjugateMemory(inner, zero, jnp.zeros_like(before.decrement), zero)
+        return ConjugateMemory(inner, *tree.zeros_like(before[1:]))

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.directions.base import Direction, Here, Rows
-from natgrad.directions.conjugate import LastStep
+from natgrad.directions.base import Direction, Proposal
+from natgrad.here import Here
+from natgrad.part import require
 from natgrad.precondition import Identity, Preconditioner
-from natgrad.tree import Tree
+from natgrad.tree import Stack, Tree
 
 
 @dataclass(frozen=True)
@@ -24,45 +25,50 @@ class Krylov(Direction):
     size: int = 20
     last_step: bool = True
     """Whether the last step is in the span."""
-    precondition: Preconditioner = Identity()
+    preconditioner: Preconditioner = Identity()
     floor: float = 1e-4
     """The least eigenvalue of H̄, as a part of the largest."""
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"Krylov(size={self.size}): at least one vector is needed.")
+        require(lambda: self.size >= 1, f"Krylov(size={self.size}): at least one vector is needed.")
 
-    def init(self, theta: Tree) -> LastStep:
-        """Return no step."""
-        return LastStep(self.precondition.init(theta), tree.zeros_like(theta))
+    @property
+    def needs_last_step(self) -> bool:  # type: ignore[override]
+        """Whether the last step is in the span."""
+        return self.last_step
 
-    def rows(self, here: Here, memory: LastStep) -> Rows:
+    def init(self, theta: Tree) -> Tree:
+        """Return the preconditioner's memory."""
+        return self.preconditioner.init(theta)
+
+    def propose(self, here: Here, memory: Tree) -> Proposal:
         """Return C⁻¹V."""
-        inverse, kept = self.precondition.inverse(here, memory.inner)
-        vectors, products = self.basis(here, memory.step, inverse)
-        return Rows(_triangular_solve(self._root(products), vectors), LastStep(kept, memory.step))
+        inverse, memory = self.preconditioner.inverse(here, memory)
+        vectors, products = self.basis(here, inverse)
+        return Proposal.along(here, _triangular_solve(self._root(products), vectors), memory)
 
-    def basis(self, here: Here, last: Tree, inverse: object) -> tuple[Tree, Array]:
+    def basis(self, here: Here, inverse: object) -> tuple[Stack, Array]:
         """Return V and H̄ = VFVᵀ: size + 1 products, full orthogonalization done twice."""
         metric = here.metric
         assert metric is not None
         apply = inverse if callable(inverse) else (lambda v: v)
         count = self.size + self.last_step
 
-        def extend(i: Array, carry: tuple[Tree, Array, Tree]) -> tuple[Tree, Array, Tree]:
+        def extend(i: Array, carry: tuple[Stack, Array, Tree]) -> tuple[Stack, Array, Tree]:
             vectors, products, candidate = carry
             vector = _orthonormal(candidate, vectors)
-            vectors = jax.tree.map(lambda rows, v: rows.at[i].set(v), vectors, vector)
+            vectors = Stack(jax.tree.map(lambda rows, v: rows.at[i].set(v), vectors.leaves, vector))
             product = metric(vector)
-            products = products.at[i].set(tree.inner(vectors, tree.stack(product))[:, 0])
+            products = products.at[i].set(tree.onto(vectors, product))
             following = apply(product)
             if self.last_step:
-                following = tree.where(i + 1 == self.size, last, following)
+                assert here.last is not None
+                following = tree.where(i + 1 == self.size, here.last.step, following)
             return vectors, products, following
 
         empty = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), here.gradient)
         wide = tree.dtype(here.gradient)
-        start = (empty, jnp.zeros((count, count), wide), apply(here.gradient))
+        start = (Stack(empty), jnp.zeros((count, count), wide), apply(here.gradient))
         vectors, products, _ = jax.lax.fori_loop(0, count, extend, start)
         # Row i knows the vectors up to i: the lower triangle is H̄'s.
         lower = jnp.tril(products)
@@ -77,20 +83,16 @@ class Krylov(Direction):
         floored = jnp.where(jnp.isfinite(values), floored, values)
         return jnp.linalg.cholesky(jnp.matmul(vectors * floored, vectors.T, precision="highest"))
 
-    def remember(self, memory: LastStep, step: Tree) -> LastStep:
-        """Keep the step."""
-        return LastStep(memory.inner, step)
-
-    def forget(self, before: LastStep, after: LastStep) -> LastStep:
-        """Drop the step."""
-        return LastStep(after.inner, tree.zeros_like(before.step))
+    def forget(self, before: Tree, after: Tree) -> Tree:
+        """Keep what the preconditioner measured."""
+        return after
 
 
-def _orthonormal(candidate: Tree, vectors: Tree) -> Tree:
+def _orthonormal(candidate: Tree, vectors: Stack) -> Tree:
     """Return the candidate orthogonal to the vectors, of length 1, or 0 if nothing is left of it."""
     before = tree.norm(candidate)
     for _ in range(2):
-        overlap = tree.inner(vectors, tree.stack(candidate))[:, 0]
+        overlap = tree.onto(vectors, candidate)
         candidate = tree.sub(candidate, tree.combine(overlap, vectors))
     after = tree.norm(candidate)
     nothing = after <= 100 * jnp.finfo(after.dtype).eps * before
@@ -100,10 +102,10 @@ def _orthonormal(candidate: Tree, vectors: Tree) -> Tree:
     )
 
 
-def _triangular_solve(root: Array, rows: Tree) -> Tree:
+def _triangular_solve(root: Array, rows: Stack) -> Stack:
     def solve(leaf: Array) -> Array:
         flat = leaf.reshape(leaf.shape[0], -1)
         answer = jax.scipy.linalg.solve_triangular(root.astype(leaf.dtype), flat, lower=True)
         return answer.reshape(leaf.shape)
 
-    return jax.tree.map(solve, rows)
+    return Stack(jax.tree.map(solve, rows.leaves))

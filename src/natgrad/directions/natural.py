@@ -1,4 +1,4 @@
-"""−(F + λI)⁻¹g, by a Krylov solver: natural gradient descent, and Hessian-Free with its habits."""
+"""−n, n = (F + λI)⁻¹g: by a Krylov solver, by a preconditioner alone, and with Hessian-Free's habits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +9,24 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.directions.base import Direction, Here, Rows, SolverInfo
+from natgrad.directions.base import Direction, Proposal, SolverInfo
+from natgrad.here import Here
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.solve import CG, Solution
-from natgrad.tree import Tree
+from natgrad.tree import Stack, Tree
+
+
+class Descent(Direction):
+    """A direction with one row, −n: steepest descent in some metric."""
+
+    def natural(self, here: Here, memory: Tree) -> tuple[Tree, Tree, SolverInfo | None]:
+        """Return n, the memory, and how the solve went."""
+        raise NotImplementedError
+
+    def propose(self, here: Here, memory: Tree) -> Proposal:
+        """Return −n."""
+        natural, memory, solver = self.natural(here, memory)
+        return Proposal.along(here, (tree.scale(-1, natural),), memory, solver)
 
 
 class SolveMemory(NamedTuple):
@@ -20,59 +34,79 @@ class SolveMemory(NamedTuple):
 
     start: Tree
     """The last solution; () without warm starts."""
-    precondition: Tree
+    preconditioner: Tree
     """The preconditioner's own memory."""
 
 
 @dataclass(frozen=True)
-class Natural(Direction):
-    """−(F + λI)⁻¹ g: steepest descent in the metric."""
+class Natural(Descent):
+    """n = (F + λI)⁻¹ g: steepest descent in the metric."""
 
     solver: Any = CG()
-    precondition: Preconditioner = Identity()
+    preconditioner: Preconditioner = Identity()
     warm_start: float | Callable[[Any], Any] | None = None
     """Start the solver from this fraction (or schedule of it) of the last solution; None starts from 0."""
 
     def init(self, theta: Tree) -> SolveMemory:
         """Return a zero start."""
         start = () if self.warm_start is None else tree.zeros_like(theta)
-        return SolveMemory(start, self.precondition.init(theta))
+        return SolveMemory(start, self.preconditioner.init(theta))
 
     def solve(self, here: Here, memory: SolveMemory) -> tuple[Solution, SolveMemory]:
         """Solve (F + λI) n = g."""
         options: dict[str, Any] = {}
-        inverse, kept = self.precondition.inverse(here, memory.precondition)
+        inverse, kept = self.preconditioner.inverse(here, memory.preconditioner)
         if inverse is not None:
-            options["precondition"] = inverse
+            options["preconditioner"] = inverse
         if self.warm_start is not None:
             part = self.warm_start(here.steps) if callable(self.warm_start) else self.warm_start
             options["x0"] = tree.scale(part, memory.start)
         solution = self.solver(here.metric, here.gradient, shift=here.shift, **options)
         return solution, SolveMemory(() if self.warm_start is None else solution.x, kept)
 
-    def rows(self, here: Here, memory: SolveMemory) -> Rows:
-        """Return −n."""
+    def natural(self, here: Here, memory: SolveMemory) -> tuple[Tree, SolveMemory, SolverInfo]:
+        """Return the solution."""
         solution, memory = self.solve(here, memory)
-        return Rows(tree.stack(tree.scale(-1, solution.x)), memory, SolverInfo.of(solution))
+        return solution.x, memory, SolverInfo.of(solution)
 
     def forget(self, before: SolveMemory, after: SolveMemory) -> SolveMemory:
         """Start the next solve from 0, the last solution led nowhere; the preconditioner keeps what it measured."""
-        return SolveMemory(tree.zeros_like(before.start), after.precondition)
+        return SolveMemory(tree.zeros_like(before.start), after.preconditioner)
+
+
+@dataclass(frozen=True)
+class Preconditioned(Descent):
+    """n = P⁻¹ g: a cheap approximation of the metric, inverted; the exact metric then chooses the lengths (NCG-Q)."""
+
+    preconditioner: Preconditioner = Identity()
+
+    def init(self, theta: Tree) -> Tree:
+        """Return the preconditioner's memory."""
+        return self.preconditioner.init(theta)
+
+    def natural(self, here: Here, memory: Tree) -> tuple[Tree, Tree, None]:
+        """Return P⁻¹g."""
+        inverse, memory = self.preconditioner.inverse(here, memory)
+        return here.gradient if inverse is None else inverse(here.gradient), memory, None
+
+    def forget(self, before: Tree, after: Tree) -> Tree:
+        """Keep what the preconditioner measured."""
+        return after
 
 
 @dataclass(frozen=True)
 class TruncatedNewton(Direction):
     """The iterates CG passed on its way to −(F + λI)⁻¹ g, the last one first: Hessian-Free's choice for `Backtrack`."""
 
-    natural: Natural = Natural(CG(maxiter=250, rtol=0.0, progress=5e-4, snapshots=True))
+    inner: Natural = Natural(CG(maxiter=250, rtol=0.0, progress=5e-4, snapshots=True))
 
     def init(self, theta: Tree) -> SolveMemory:
         """Return the solver's memory."""
-        return self.natural.init(theta)
+        return self.inner.init(theta)
 
-    def rows(self, here: Here, memory: SolveMemory) -> Rows:
+    def propose(self, here: Here, memory: SolveMemory) -> Proposal:
         """Return minus the stored iterates, newest first; rows that were not needed are 0."""
-        solution, memory = self.natural.solve(here, memory)
+        solution, memory = self.inner.solve(here, memory)
         iterates, _, stored = solution.snapshots
 
         def newest_first(leaf: Array) -> Array:
@@ -80,29 +114,9 @@ class TruncatedNewton(Direction):
             rows = -leaf[jnp.maximum(index, 0)]
             return jnp.where((index >= 0).reshape(-1, *(1,) * (leaf.ndim - 1)), rows, 0)
 
-        return Rows(jax.tree.map(newest_first, iterates), memory, SolverInfo.of(solution))
+        rows = Stack(jax.tree.map(newest_first, iterates))
+        return Proposal.along(here, rows, memory, SolverInfo.of(solution))
 
     def forget(self, before: SolveMemory, after: SolveMemory) -> SolveMemory:
         """Start the next solve from 0."""
-        return self.natural.forget(before, after)
-
-
-@dataclass(frozen=True)
-class Preconditioned(Direction):
-    """−P⁻¹ g: a cheap approximation of the metric, inverted; the exact metric then chooses the lengths (NCG-Q)."""
-
-    precondition: Preconditioner = Identity()
-
-    def init(self, theta: Tree) -> Tree:
-        """Return the preconditioner's memory."""
-        return self.precondition.init(theta)
-
-    def rows(self, here: Here, memory: Tree) -> Rows:
-        """Return −P⁻¹g."""
-        inverse, memory = self.precondition.inverse(here, memory)
-        row = here.gradient if inverse is None else inverse(here.gradient)
-        return Rows(tree.stack(tree.scale(-1, row)), memory)
-
-    def forget(self, before: Tree, after: Tree) -> Tree:
-        """Keep what the preconditioner measured."""
-        return after
+        return self.inner.forget(before, after)

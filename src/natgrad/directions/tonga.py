@@ -8,25 +8,27 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.directions.base import Direction, Here, Rows
-from natgrad.tree import Tree
+from natgrad.directions.base import Direction, Proposal
+from natgrad.here import Here
+from natgrad.part import require
+from natgrad.tree import Stack, Tree
 
 
 class Covariance(NamedTuple):
     """C = Σ_j w_j² x_j x_jᵀ: past gradients (or leading eigenvectors of them), and their weights."""
 
-    rows: Tree
-    """x_j, stacked: `rank` eigenvectors, then up to `block` gradients. Unused rows are 0."""
+    rows: Stack
+    """x_j: `rank` eigenvectors, then up to `block` gradients. Unused rows are 0."""
     weights: Array
-    """w_j: a gradient's weight falls by √γ a step."""
+    """w_j: a gradient's weight falls by √γ per step."""
     products: Array
     """⟨x_i, x_j⟩."""
 
 
 class TongaMemory(NamedTuple):
-    """One covariance a block, the running mean of the gradients, and the count of gradients seen."""
+    """The covariance, the running mean of the gradients, and the count of gradients seen."""
 
-    blocks: tuple[Covariance, ...]
+    covariance: Covariance
     mean: Tree
     seen: Array
 
@@ -43,52 +45,43 @@ class Tonga(Direction):
     decay: float = 0.995
     centered: bool = False
     """Whether the running mean is taken off each gradient before it enters C."""
-    per_leaf: bool = False
-    """Whether each parameter array has a covariance of its own (block-diagonal C) instead of one for all."""
 
     needs_metric = False
 
     def __post_init__(self) -> None:
-        if not (self.rank >= 1 and self.block >= 1 and 0 < self.decay <= 1):
-            raise ValueError("Tonga needs rank >= 1, block >= 1 and 0 < decay <= 1.")
+        require(
+            lambda: self.rank >= 1 and self.block >= 1 and 0 < self.decay <= 1,
+            "Tonga needs rank >= 1, block >= 1 and 0 < decay <= 1.",
+        )
 
     def init(self, theta: Tree) -> TongaMemory:
         """Return an empty covariance."""
-        size = self.rank + self.block
+        size, wide = self.rank + self.block, tree.dtype(theta)
+        rows = Stack(jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), theta))
+        covariance = Covariance(rows, jnp.zeros(size, wide), jnp.zeros((size, size), wide))
+        return TongaMemory(
+            covariance, tree.zeros_like(theta) if self.centered else (), jnp.zeros((), jnp.int32)
+        )
 
-        def empty(part: Tree) -> Covariance:
-            rows = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), part)
-            wide = tree.dtype(part)
-            return Covariance(rows, jnp.zeros(size, wide), jnp.zeros((size, size), wide))
-
-        blocks = tuple(empty(part) for part in self._parts(theta))
-        mean = tree.zeros_like(theta) if self.centered else ()
-        return TongaMemory(blocks, mean, jnp.zeros((), jnp.int32))
-
-    def rows(self, here: Here, memory: TongaMemory) -> Rows:
+    def propose(self, here: Here, memory: TongaMemory) -> Proposal:
         """Return −(C + λI)⁻¹g and the covariance with g in it."""
         gradient, seen, mean = here.gradient, memory.seen + 1, memory.mean
         age = seen.astype(here.shift.dtype)
         # 1 + γ + … + γ^{t−1}: what the weights in C sum to.
-        total = age if self.decay == 1 else (1 - self.decay**age) / (1 - self.decay)
+        lost = jnp.asarray(1 - self.decay, age.dtype)
+        total = jnp.where(lost > 0, (1 - self.decay**age) / jnp.where(lost > 0, lost, 1), age)
+        sample = gradient
         if self.centered:
             mean = jax.tree.map(lambda m, g: m + (g - m) / total.astype(g.dtype), mean, gradient)
             sample = tree.sub(gradient, mean)
-        else:
-            sample = gradient
         slot = self.rank + memory.seen % self.block
-        directions, blocks = [], []
-        parts = zip(memory.blocks, self._parts(gradient), self._parts(sample), strict=True)
-        for covariance, g, x in parts:
-            covariance = self._append(covariance, x, slot)
-            directions.append(tree.scale(-total, self._solve(covariance, g, slot, here.shift)))
-            blocks.append(self._cut(covariance, slot))
-        row = self._whole(directions, gradient)
-        return Rows(tree.stack(row), TongaMemory(tuple(blocks), mean, seen))
+        covariance = self._append(memory.covariance, sample, slot)
+        row = tree.scale(-total, self._solve(covariance, gradient, slot, here.shift))
+        return Proposal.along(here, (row,), TongaMemory(self._cut(covariance, slot), mean, seen))
 
     def _append(self, covariance: Covariance, x: Tree, slot: Array) -> Covariance:
-        rows = jax.tree.map(lambda rows, leaf: rows.at[slot].set(leaf), covariance.rows, x)
-        overlaps = tree.inner(rows, tree.stack(x))[:, 0]
+        rows = Stack(jax.tree.map(lambda rows, leaf: rows.at[slot].set(leaf), covariance.rows.leaves, x))
+        overlaps = tree.onto(rows, x)
         products = covariance.products.at[slot].set(overlaps).at[:, slot].set(overlaps)
         weights = (covariance.weights * self.decay**0.5).at[slot].set(1)
         return Covariance(rows, weights, products)
@@ -102,7 +95,7 @@ class Tonga(Direction):
             # g is itself a row of X, and (XᵀX + λ)⁻¹Xᵀ = Xᵀ(XXᵀ + λ)⁻¹: no division by λ.
             last = (jnp.arange(w.shape[0], dtype=jnp.int32) == slot).astype(w.dtype)
             return tree.combine(w * jax.scipy.linalg.cho_solve(factor, last), rows)
-        overlap = w * tree.inner(rows, tree.stack(g))[:, 0]
+        overlap = w * tree.onto(rows, g)
         inside = tree.combine(w * jax.scipy.linalg.cho_solve(factor, overlap), rows)
         return tree.scale(1 / damping, tree.sub(g, inside))
 
@@ -125,9 +118,3 @@ class Tonga(Direction):
 
         full = slot == self.rank + self.block - 1
         return jax.lax.cond(full, truncate, lambda covariance: covariance, covariance)
-
-    def _parts(self, x: Tree) -> list[Tree]:
-        return jax.tree.leaves(x) if self.per_leaf else [x]
-
-    def _whole(self, parts: list[Tree], like: Tree) -> Tree:
-        return jax.tree.unflatten(jax.tree.structure(like), parts) if self.per_leaf else parts[0]

@@ -8,7 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad.search.base import Found, Local, Probe, Search, if_seen
+from natgrad.directions import Proposal
+from natgrad.here import Here
+from natgrad.part import require
+from natgrad.search.base import Found, Probe, Search, if_seen, one_row
 
 
 @dataclass(frozen=True)
@@ -21,27 +24,28 @@ class Armijo(Search):
     decrease: float = 1e-2
     shorten: float = 0.8
     maxprobes: int = 60
-    initial: float | Callable[[Any], Any] = 1.0
-    """The first length, or a schedule of it."""
+    initial: float | Callable[[Any], Any] | None = None
+    """The first length, or a schedule of it; None is 1, the row as it stands."""
 
     measures = True
 
     def __post_init__(self) -> None:
-        if not (0 <= self.decrease < 1 and 0.1 <= self.shorten < 1 and self.maxprobes > 0):
-            raise ValueError("Armijo needs 0 <= decrease < 1, 0.1 <= shorten < 1 and maxprobes > 0.")
+        require(
+            lambda: 0 <= self.decrease < 1 and 0.1 <= self.shorten < 1 and self.maxprobes > 0,
+            "Armijo needs 0 <= decrease < 1, 0.1 <= shorten < 1 and maxprobes > 0.",
+        )
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the first length that is good enough, or 0."""
-        if local.slopes.shape != (1,):
-            raise ValueError(f"Armijo needs one row; this direction gives {local.slopes.shape[0]}.")
-        return self.along(jnp.ones_like(local.slopes), probe, local, None)
+        one_row(self, proposal)
+        return self.along(jnp.ones_like(proposal.slopes), here, proposal, probe, None)
 
-    def along(self, row: Array, probe: Probe, local: Local, change: Array | None) -> Found:
+    def along(self, row: Array, here: Here, proposal: Proposal, probe: Probe, change: Array | None) -> Found:
         """Search along zᵀB for z = α·row; `change` is the value at α = 1, if known and if that is where to start."""
-        slope = jnp.sum(row * local.slopes)
-        initial = self.initial(local.steps) if callable(self.initial) else self.initial
-        first = jnp.asarray(initial).astype(row.dtype)
-        change = probe(first * row) if change is None or self.initial != 1.0 else change
+        slope = jnp.sum(row * proposal.slopes)
+        initial = self.initial(here.steps) if callable(self.initial) else self.initial
+        first = jnp.asarray(1.0 if initial is None else initial).astype(row.dtype)
+        change = probe(first * row) if change is None or initial is not None else change
 
         def enough(alpha: Array, change: Array) -> Array:
             return jnp.isfinite(change) & (change < 0) & (change <= self.decrease * alpha * slope)
@@ -61,7 +65,7 @@ class Armijo(Search):
 
         carry = (jnp.ones((), jnp.int32), first, change.astype(row.dtype))
         _, alpha, change = jax.lax.while_loop(unfinished, shorten, carry)
-        return if_seen(local, alpha * row, jnp.where(enough(alpha, change), change, 0))
+        return if_seen(here, alpha * row, jnp.where(enough(alpha, change), change, 0))
 
 
 @dataclass(frozen=True)
@@ -72,17 +76,17 @@ class Backtrack(Search):
 
     measures = True
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the length along the row that its successor does not improve upon."""
-        count = local.slopes.shape[0]
+        count = proposal.slopes.shape[0]
 
         def row(i: Array) -> Array:
-            return (jnp.arange(count, dtype=jnp.int32) == i).astype(local.slopes.dtype)
+            return (jnp.arange(count, dtype=jnp.int32) == i).astype(proposal.slopes.dtype)
 
         def value(i: Array) -> Array:
             # A row of slope 0 is one the solver did not fill: no step is no iterate.
-            change = probe(row(i)).astype(local.slopes.dtype)
-            return jnp.where(jnp.isfinite(change) & (local.slopes[i] != 0), change, jnp.inf)
+            change = probe(row(i)).astype(proposal.slopes.dtype)
+            return jnp.where(jnp.isfinite(change) & (proposal.slopes[i] != 0), change, jnp.inf)
 
         def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             i, change, _ = carry
@@ -95,4 +99,4 @@ class Backtrack(Search):
 
         first = jnp.zeros((), jnp.int32)
         i, change, _ = jax.lax.while_loop(unfinished, step, (first, value(first), jnp.array(True)))
-        return self.shorten.along(row(i), probe, local, change)
+        return self.shorten.along(row(i), here, proposal, probe, change)

@@ -1,7 +1,7 @@
 """The coefficients z: how far to go along the rows.
 
-A search gets `probe(z)`, the change of the loss on the search batch from θ to θ + zᵀB, and the `Local` picture of
-the loss at θ.
+A search gets what is known at θ, the proposed rows, and `probe(z)`, the change of the loss on the search batch from θ
+to θ + zᵀB.
 """
 
 from collections.abc import Callable
@@ -13,31 +13,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
+from natgrad.directions import Proposal
+from natgrad.here import Here
 from natgrad.operator import Operator
-from natgrad.tree import Tree
+from natgrad.part import Part, require
 
 Probe = Callable[[Array], Array]
 """z ↦ L(θ + zᵀB) − L(θ)."""
 # Not in the reduced precision that accelerators take for products.
 _exactly = partial(jnp.matmul, precision="highest")
-
-
-class Local(NamedTuple):
-    """What is known at θ before any probe."""
-
-    rows: Tree
-    slopes: Array
-    """gᵀB, one number a row."""
-    resolution: Array | None
-    """The least change of the loss on the search batch that can be seen; None unless the search measures it."""
-    shift: Array
-    """λ + l2, what the solver adds to the metric's diagonal."""
-    metric: Operator | None
-    """The metric at θ; None for a direction without one, and for a search on the host."""
-    steps: Array
-    """The number of the step, for schedules."""
-    learning_rate: Array | None = None
-    """A rate given to this step."""
 
 
 class Found(NamedTuple):
@@ -50,7 +34,7 @@ class Found(NamedTuple):
     """dᵀFd for d = zᵀB, if the search computed it on the way."""
 
 
-class Search:
+class Search(Part):
     """The interface."""
 
     measures: bool = False
@@ -58,7 +42,7 @@ class Search:
     on_host: bool = False
     """Whether it runs outside JAX, between jitted probes: such a step cannot be traced."""
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return z."""
         raise NotImplementedError
 
@@ -69,11 +53,12 @@ class FixedRate(Search):
 
     rate: float | Callable[[Any], Any] = 1.0
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
-        """Return the rate for each row."""
-        rate = self.rate(local.steps) if callable(self.rate) else self.rate
-        rate = rate if local.learning_rate is None else local.learning_rate
-        return Found(jnp.full_like(local.slopes, rate))
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
+        """Return the rate."""
+        one_row(self, proposal)
+        rate = self.rate(here.steps) if callable(self.rate) else self.rate
+        rate = rate if here.rate is None else here.rate
+        return Found(jnp.full_like(proposal.slopes, rate))
 
 
 @dataclass(frozen=True)
@@ -84,13 +69,16 @@ class KLRadius(Search):
     max_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.radius > 0 and self.max_rate > 0):
-            raise ValueError(f"KLRadius({self.radius}, {self.max_rate}): both must be positive.")
+        require(
+            lambda: self.radius > 0 and self.max_rate > 0,
+            f"KLRadius({self.radius}, {self.max_rate}): both must be positive.",
+        )
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the largest rate whose KL is within the radius."""
-        one = jnp.ones_like(local.slopes)
-        curvature = metric_of(local, self).divergence(tree.combine(one, local.rows))
+        one_row(self, proposal)
+        one = jnp.ones_like(proposal.slopes)
+        curvature = metric_of(here, self).divergence(tree.first(proposal.rows))
         # dᵀFd can be 0 (a dead direction): then the bound on the rate decides.
         rate = jnp.sqrt(2 * self.radius / jnp.maximum(curvature, jnp.finfo(one.dtype).tiny))
         rate = jnp.where(jnp.isfinite(curvature), jnp.minimum(rate, self.max_rate), jnp.nan)
@@ -101,38 +89,46 @@ class KLRadius(Search):
 class QuadraticModel(Search):
     """z from the model of the loss itself: argmin c·z + ½ zᵀQz, Q = B(F + (λ + l2)I)Bᵀ, c = gᵀB.
 
-    One JVP a row gives the exact metric on the subspace: no probe of the loss, no solve beyond rows × rows.
+    One JVP per row gives the exact metric on the subspace: no probe of the loss, no solve beyond rows × rows.
     """
 
     cutoff: float | None = None
     """Directions whose scaled curvature is below this part of the largest are left alone; default √eps / 300."""
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return −Q⁻¹c, scaled to a unit diagonal first: the rows' lengths differ by orders of magnitude."""
-        metric = metric_of(local, self)
-        metric_part = metric.gram(local.rows)
-        model = metric_part + local.shift * tree.gram(local.rows)
+        metric = metric_of(here, self)
+        metric_part = metric.gram(proposal.rows)
+        model = metric_part + here.shift * tree.gram(proposal.rows)
         scale = jnp.sqrt(jnp.diagonal(model))
         scale = jnp.where(scale == 0, 1, scale)
         values, vectors = jnp.linalg.eigh(model / jnp.outer(scale, scale))
         cutoff = jnp.sqrt(jnp.finfo(values.dtype).eps) / 300 if self.cutoff is None else self.cutoff
         kept = ~(values <= cutoff * jnp.max(values))
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
-        z = -_exactly(vectors, inverse * _exactly(vectors.T, local.slopes / scale)) / scale
+        z = -_exactly(vectors, inverse * _exactly(vectors.T, proposal.slopes / scale)) / scale
         return Found(z, curvature=None if metric.damps else _exactly(z, _exactly(metric_part, z)))
 
 
-def if_seen(local: Local, z: Array, change: Array) -> Found:
+def one_row(search: Search, proposal: Proposal) -> None:
+    """Refuse several rows: one length does not say how to combine them."""
+    if proposal.slopes.shape != (1,):
+        raise ValueError(
+            f"{type(search).__name__} needs one row; this direction gives {proposal.slopes.shape[0]}."
+        )
+
+
+def if_seen(here: Here, z: Array, change: Array) -> Found:
     """Return z if the loss falls visibly there, else 0."""
-    assert local.resolution is not None
-    seen = jnp.isfinite(change) & (change < -local.resolution)
+    assert here.search is not None
+    seen = jnp.isfinite(change) & (change < -here.search.resolution)
     return Found(jnp.where(seen, z, 0), jnp.where(seen, change, 0))
 
 
-def metric_of(local: Local, search: Search) -> Operator:
+def metric_of(here: Here, search: Search) -> Operator:
     """Return the metric, or say which search cannot do without one."""
-    if local.metric is None:
+    if here.metric is None:
         raise ValueError(
             f"{type(search).__name__} measures steps in the metric, and this direction has none."
         )
-    return local.metric
+    return here.metric

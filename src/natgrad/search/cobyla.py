@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from natgrad import tree
-from natgrad.search.base import Found, Local, Probe, Search, if_seen
+from natgrad.directions import Proposal
+from natgrad.here import Here
+from natgrad.search.base import Found, Probe, Search, if_seen
 
 
 @dataclass(frozen=True)
@@ -24,30 +26,30 @@ class Cobyla(Search):
     measures = True
     on_host = True
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the best point seen."""
         from scipy.optimize import minimize
 
-        assert local.resolution is not None
+        assert here.search is not None
         # The last step is 0 at first: a row that leads nowhere is left out of the search.
-        alive = np.flatnonzero(np.diagonal(np.asarray(tree.gram(local.rows))) > 0)
-        best_z, best_change = np.zeros(local.slopes.shape[0]), 0.0
+        alive = np.flatnonzero(np.diagonal(np.asarray(tree.gram(proposal.rows))) > 0)
+        best_z, best_change = np.zeros(proposal.slopes.shape[0]), 0.0
         # COBYLA builds linear models of what it is told: a wall, not an infinity.
-        wall = 1e3 * (1 + float(np.sum(np.abs(local.slopes))))
+        wall = 1e3 * (1 + float(np.sum(np.abs(proposal.slopes))))
 
         def phi(part: np.ndarray) -> float:
             nonlocal best_z, best_change
             z = np.zeros_like(best_z)
             z[alive] = part
-            change = float(probe(jnp.asarray(z, local.slopes.dtype)))
+            change = float(probe(jnp.asarray(z, proposal.slopes.dtype)))
             if np.isfinite(change) and change < best_change:
                 best_z, best_change = z, change
             return change if np.isfinite(change) else wall
 
-        if alive.size and np.isfinite(float(local.resolution)):
+        if alive.size and np.isfinite(float(here.search.resolution)):
             start = np.zeros(alive.size)
             start[0] = 1.0
             options = {"rhobeg": self.initial_radius, "maxiter": self.maxprobes}
             minimize(phi, start, method="COBYLA", tol=self.final_radius, options=options)
-        kind = local.slopes.dtype
-        return if_seen(local, jnp.asarray(best_z, kind), jnp.asarray(best_change, kind))
+        kind = proposal.slopes.dtype
+        return if_seen(here, jnp.asarray(best_z, kind), jnp.asarray(best_change, kind))

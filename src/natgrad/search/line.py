@@ -8,7 +8,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.search.base import Found, Local, Probe, Search, if_seen
+from natgrad.directions import Proposal
+from natgrad.here import Here
+from natgrad.part import require
+from natgrad.search.base import Found, Probe, Search, if_seen, one_row
 
 
 @dataclass(frozen=True)
@@ -29,33 +32,34 @@ class LineSearch(Search):
     measures = True
 
     def __post_init__(self) -> None:
-        if not (self.initial > 0 and self.maxprobes > 0 and self.refinements >= 0):
-            raise ValueError("LineSearch needs initial > 0, maxprobes > 0 and refinements >= 0.")
+        require(
+            lambda: self.initial > 0 and self.maxprobes > 0 and self.refinements >= 0,
+            "LineSearch needs initial > 0, maxprobes > 0 and refinements >= 0.",
+        )
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the best length seen."""
-        if local.slopes.shape != (1,):
-            raise ValueError(f"LineSearch needs one row; this direction gives {local.slopes.shape[0]}.")
-        zero = jnp.zeros_like(local.slopes[0])
+        one_row(self, proposal)
+        zero = jnp.zeros_like(proposal.slopes[0])
         # Forward only: 0 is the low end, and the middle is yet to be found.
         start = Bracket(low=Point.origin(zero), middle=Point.unknown(zero), high=Point.unknown(zero))
-        limit, curvature = self._limit(local)
+        limit, curvature = self._limit(here, proposal)
 
         def within(at: Array) -> Array:
             return jnp.where(at <= limit, probe(at[None]), jnp.inf)
 
         best = minimize(within, start, self.initial, self.maxprobes, self.refinements).middle
-        found = if_seen(local, best.at[None], best.change)
+        found = if_seen(here, best.at[None], best.change)
         return found if curvature is None else found._replace(curvature=found.z[0] ** 2 * curvature)
 
-    def _limit(self, local: Local) -> tuple[Any, Array | None]:
+    def _limit(self, here: Here, proposal: Proposal) -> tuple[Any, Array | None]:
         """Return the longest length and dᵀFd of the row; without a metric there is no model, and no limit."""
-        if local.metric is None or local.metric.damps:
+        if here.metric is None or here.metric.damps:
             return jnp.inf, None
-        row = jax.tree.map(lambda leaf: leaf[0], local.rows)
-        curvature = local.metric.divergence(row)
-        bend = curvature + local.shift * tree.vdot(row, row)
-        own = jnp.where(bend > 0, -local.slopes[0] / jnp.where(bend > 0, bend, 1), jnp.inf)
+        row = tree.first(proposal.rows)
+        curvature = here.metric.divergence(row)
+        bend = curvature + here.shift * tree.vdot(row, row)
+        own = jnp.where(bend > 0, -proposal.slopes[0] / jnp.where(bend > 0, bend, 1), jnp.inf)
         return self.longest * jnp.maximum(own, self.initial), curvature
 
 
@@ -75,11 +79,11 @@ class PlaneSearch(Search):
 
     measures = True
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the best point seen."""
-        if local.slopes.shape != (2,):
-            raise ValueError(f"PlaneSearch needs two rows; this direction gives {local.slopes.shape[0]}.")
-        origin, zero = jnp.zeros_like(local.slopes), jnp.zeros_like(local.slopes[0])
+        if proposal.slopes.shape != (2,):
+            raise ValueError(f"PlaneSearch needs two rows; this direction gives {proposal.slopes.shape[0]}.")
+        origin, zero = jnp.zeros_like(proposal.slopes), jnp.zeros_like(proposal.slopes[0])
         first, second = jnp.eye(2, dtype=origin.dtype)
 
         def within(z: Array) -> Array:
@@ -104,7 +108,7 @@ class PlaneSearch(Search):
             return (moved, change, jnp.where(turn == 0, moved, first_minimum)), None
 
         (z, change, _), _ = jax.lax.scan(line, (origin, zero, origin), jnp.arange(4))
-        return if_seen(local, z, change)
+        return if_seen(here, z, change)
 
 
 class Point(NamedTuple):

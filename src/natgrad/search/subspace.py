@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad.search.base import Found, Local, Probe, Search, if_seen
+from natgrad.directions import Proposal
+from natgrad.here import Here
+from natgrad.search.base import Found, Probe, Search, if_seen
 
 
 @dataclass(frozen=True)
 class SubspaceBFGS(Search):
-    """Minimize L(θ + zᵀB) over z by BFGS from 0, a gradient of the search batch an evaluation.
+    """Minimize L(θ + zᵀB) over z by BFGS from 0: one gradient of the search batch per evaluation.
 
     optax's L-BFGS with a memory as long as the run and no rescaling, which is BFGS from the identity. The best
     point it stands at is taken, z = 0 among them.
@@ -23,7 +25,7 @@ class SubspaceBFGS(Search):
 
     measures = True
 
-    def __call__(self, probe: Probe, local: Local) -> Found:
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the best point seen."""
         import optax  # here, because it takes as long to import as the rest of natgrad
 
@@ -43,11 +45,11 @@ class SubspaceBFGS(Search):
             state = jax.tree.map(lambda new, old: jnp.where(keep, new, old), new_state, state)
             return (jnp.where(keep, moved, z), state, best, lowest, keep), None
 
-        origin = jnp.zeros_like(local.slopes)
+        origin = jnp.zeros_like(proposal.slopes)
         start = (origin, bfgs.init(origin), origin, jnp.zeros_like(origin[0]), jnp.array(True))
         # optax mixes integer widths inside, which strict promotion (a user's setting) would refuse.
         with jax.numpy_dtype_promotion("standard"):
             (z, state, best, lowest, alive), _ = jax.lax.scan(iterate, start, None, length=self.maxiter)
         last: Array = optax.tree.get(state, "value")
         better = alive & jnp.isfinite(last) & (last < lowest)
-        return if_seen(local, jnp.where(better, z, best), jnp.where(better, last, lowest))
+        return if_seen(here, jnp.where(better, z, best), jnp.where(better, last, lowest))

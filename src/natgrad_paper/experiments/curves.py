@@ -116,7 +116,7 @@ def hessian_free(problem: Problem, config: Competition) -> ng.Optimizer:
         problem.model,
         problem.likelihood,
         solver=ng.CG(config.hf.maxiter, 0.0, progress=5e-4, snapshots=True),
-        precondition=ng.Diagonal(0.75, blocks=50),
+        preconditioner=ng.Diagonal(0.75, blocks=50),
         damping=ng.LevenbergMarquardt(config.hf.damping),
         l2=2e-5,
     )

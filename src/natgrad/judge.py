@@ -1,0 +1,152 @@
+"""What a step did: its change of the loss, its outcome, and what the damping rule is told."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad import tree
+from natgrad.damping import Evidence, unresolved
+from natgrad.directions import Proposal
+from natgrad.here import Here
+from natgrad.problem import Start
+from natgrad.search import Found
+from natgrad.solve.result import Reason
+from natgrad.state import Outcome
+from natgrad.tree import Tree
+
+
+class Trial(NamedTuple):
+    """A step as tried, and what was measured of it."""
+
+    moved: Tree
+    """θ + d, in the dtypes of the parameters."""
+    step: Tree
+    """d."""
+    grad_norm: Array
+    step_norm: Array
+    curvature: Array
+    """dᵀFd; NaN without a metric."""
+    start: Start
+    """The loss on the ratio batch; NaN if it is not measured."""
+    change: Array
+    """Its change by the step."""
+    actual: Array
+    """The same, made up for the slope of other examples: what ρ divides."""
+    predicted: Array
+    rho: Array
+
+
+def outcome(
+    here: Here, proposal: Proposal, found: Found, trial: Trial, measured: bool, least_ratio: Any
+) -> Array:
+    """Return the `Outcome`: finite first, compared after; the earliest cause is the one that is named."""
+    # A length is finite only if every entry is, and a slope only if its row is: no further passes are needed.
+    gradient_ok = tree.is_finite(trial.grad_norm, () if here.loss is None else here.loss)
+    curvature = () if here.metric is None else trial.curvature
+    metric_ok = tree.is_finite(proposal.slopes, trial.step_norm, curvature)
+    # In half precision a sum can overflow where its terms do not.
+    metric_ok &= tree.is_finite([leaf for leaf in jax.tree.leaves(trial.moved) if leaf.dtype.itemsize < 4])
+    loss_ok = _starts_finite(here, trial, measured) & tree.is_finite(found.change)
+    if measured:
+        loss_ok &= jnp.isfinite(trial.actual)
+
+    result = jnp.asarray(Outcome.ACCEPTED, jnp.int32)
+    if least_ratio is not None:
+        # Not "below": a ρ that is not a number is no promise kept either.
+        result = jnp.where(trial.rho >= least_ratio, result, Outcome.REJECTED)
+    if measured:
+        unseen = unresolved(trial.actual, trial.predicted, trial.start.resolution)
+        result = jnp.where(unseen, Outcome.UNMEASURABLE, result)
+    if here.search is not None:
+        # Along the first row the model promises half the slope, at the most.
+        unseen = jnp.abs(proposal.slopes[0]) / 2 <= here.search.resolution
+        nothing = jnp.where(unseen, Outcome.UNMEASURABLE, Outcome.NO_DECREASE)
+        result = jnp.where(jnp.any(found.z != 0), result, nothing)
+    if proposal.solver is not None:
+        metric_ok &= proposal.solver.reason != Reason.NONFINITE
+        stuck = (proposal.solver.reason == Reason.INDEFINITE) & (trial.step_norm == 0)
+        result = jnp.where(stuck, Outcome.NO_DIRECTION, result)
+    result = jnp.where(loss_ok, result, Outcome.NONFINITE_LOSS)
+    result = jnp.where(metric_ok, result, Outcome.NONFINITE_METRIC)
+    return jnp.where(gradient_ok, result, Outcome.NONFINITE_GRADIENT)
+
+
+def evidence(
+    here: Here,
+    proposal: Proposal,
+    trial: Trial,
+    outcome: Array,
+    taken: Array,
+    measured: bool,
+    judges_last: bool,
+) -> Evidence:
+    """Return what the step tells the damping rule."""
+    return Evidence(
+        # Where a search stayed there is nothing to compare.
+        rho=jnp.where(outcome == Outcome.NO_DECREASE, jnp.nan, trial.rho),
+        taken=taken,
+        unmeasurable=outcome == Outcome.UNMEASURABLE,
+        blameless=_blameless(here, trial, outcome, measured),
+        suspect=outcome == Outcome.NONFINITE_METRIC,
+        stretch=_stretch(here) if judges_last else jnp.zeros_like(trial.rho),
+        fresh=_fresh(here) if judges_last else jnp.array(False),
+        share=_share(here, proposal),
+        steps=here.steps,
+    )
+
+
+def own_loss(here: Here) -> Array:
+    """Return the loss on the gradient batch; NaN where a gradient came without it."""
+    if here.own is not None:
+        return here.own.loss
+    return jnp.full_like(here.damping, jnp.nan) if here.loss is None else here.loss
+
+
+def _starts_finite(here: Here, trial: Trial, measured: bool) -> Array:
+    """Tell whether the losses at θ that this step looks at are finite."""
+    return tree.is_finite(
+        () if here.search is None else here.search.loss, trial.start.loss if measured else ()
+    )
+
+
+def _blameless(here: Here, trial: Trial, outcome: Array, measured: bool) -> Array:
+    """Tell whether a refusal is no fault of λ's.
+
+    What was not finite was so at θ: the gradient, or a loss. Or a search on other cases found that the row leads up
+    there, at any length.
+    """
+    theta = outcome == Outcome.NONFINITE_GRADIENT
+    theta |= (outcome == Outcome.NONFINITE_LOSS) & ~_starts_finite(here, trial, measured)
+    if here.search_examples is not None:
+        theta |= outcome == Outcome.NO_DECREASE
+    return theta
+
+
+def _stretch(here: Here) -> Array:
+    """Return the last step's dᵀFd on this batch over that on its own; 0 where there is nothing to compare."""
+    assert here.last is not None
+    assert here.metric is not None
+    zero = jnp.zeros_like(here.damping)
+    step, curvature, _ = here.last
+    # Far above the metric's own size λ sets the length of steps alone, not how they stretch.
+    known = (curvature > 0) & (here.damping * tree.vdot(step, step) < 10 * curvature)
+    now = here.metric.divergence(step)
+    return jnp.where(known & jnp.isfinite(now), now / jnp.where(known, curvature, 1), zero)
+
+
+def _fresh(here: Here) -> Array:
+    """Tell whether the loss on this batch is another than the last step left behind, by more than a part in 1000."""
+    assert here.last is not None
+    loss, left = own_loss(here), here.last.loss
+    known = (here.last.curvature > 0) & jnp.isfinite(loss)
+    return known & (jnp.abs(loss - left) > 1e-3 * jnp.maximum(jnp.abs(loss), jnp.abs(left)))
+
+
+def _share(here: Here, proposal: Proposal) -> Array:
+    """Return λ‖n‖² / gᵀn for the first row n: λ's part in nᵀ(F + λI)n, if n solves (F + λI)n = g; 0 for no row."""
+    length = tree.norm(tree.first(proposal.rows))
+    slope = jnp.abs(proposal.slopes[0])
+    # In this order: the square of a length may be too small for its dtype.
+    return jnp.where(slope > 0, here.damping * length * (length / jnp.where(slope > 0, slope, 1)), 0)

@@ -1,0 +1,84 @@
+"""What an optimizer is made of: small objects whose structure is static and whose numbers are leaves.
+
+A part is a frozen dataclass and a pytree. Its floats, and the parts inside it, are children; integers, strings and
+functions are structure. So a jitted step takes the whole optimizer as an argument: a new number compiles nothing,
+and numbers can be traced, scheduled and mapped over by `jax.vmap`.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class Part:
+    """The base of every part. Of a class that is no dataclass itself, everything is structure."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        jax.tree_util.register_pytree_with_keys(cls, _with_keys, partial(_rebuilt, cls), _split)
+
+
+class Named(IntEnum):
+    """An integer that a step returns as an array, and its name."""
+
+    @classmethod
+    def name_of(cls, value: Any) -> str:
+        """Return the printable name of a (concrete) array of this kind."""
+        return cls(int(value)).name.lower().replace("_", " ")
+
+
+def require(condition: Callable[[], Any], otherwise: str) -> None:
+    """Raise ValueError unless the condition holds. Of traced numbers nobody can tell: they pass."""
+    try:
+        holds = bool(condition())
+    except jax.errors.ConcretizationTypeError:
+        return
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def _split(part: Part) -> tuple[tuple[Any, ...], Any]:
+    if "__dataclass_fields__" not in vars(type(part)):
+        return (), part
+    names, children, static = [], [], []
+    for field in fields(part):  # type: ignore[arg-type]
+        value = getattr(part, field.name)
+        if "float" in str(field.type) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if _is_child(value, numeric="float" in str(field.type)):
+            names.append(field.name)
+            children.append(value)
+        else:
+            static.append((field.name, value))
+    return tuple(children), (tuple(names), tuple(static))
+
+
+def _with_keys(part: Part) -> tuple[tuple[Any, ...], Any]:
+    children, structure = _split(part)
+    names = structure[0] if children else ()
+    keys = (jax.tree_util.GetAttrKey(name) for name in names)
+    return tuple(zip(keys, children, strict=True)), structure
+
+
+def _rebuilt(cls: type, structure: Any, children: Any) -> Any:
+    if isinstance(structure, Part):
+        return structure
+    # Not by __init__: a child may be a tracer, or whatever a transformation puts in its place.
+    part: Any = object.__new__(cls)
+    names, static = structure
+    for name, value in (*zip(names, children, strict=True), *static):
+        object.__setattr__(part, name, value)
+    return part
+
+
+def _is_child(value: Any, numeric: bool) -> bool:
+    if isinstance(value, tuple):
+        return bool(value) and all(_is_child(each, numeric) for each in value)
+    if isinstance(value, (float, np.floating)):
+        return numeric
+    return isinstance(value, (np.ndarray, jax.Array, Part))
