@@ -11,7 +11,7 @@ from jax import Array
 from natgrad import tree
 from natgrad.directions.base import Direction, Here, Rows, SolverInfo
 from natgrad.precondition import Identity, Preconditioner
-from natgrad.solve import CG, Solution
+from natgrad.solve import CG, Solution, TruncatedCG
 from natgrad.tree import Tree
 
 
@@ -43,7 +43,7 @@ class Natural(Direction):
         options: dict[str, Any] = {}
         inverse, kept = self.precondition.inverse(here, memory.precondition)
         if inverse is not None:
-            options["precondition"] = inverse
+            options["preconditioner"] = inverse
         if self.warm_start is not None:
             part = self.warm_start(here.steps) if callable(self.warm_start) else self.warm_start
             options["x0"] = tree.scale(part, memory.start)
@@ -64,7 +64,7 @@ class Natural(Direction):
 class TruncatedNewton(Direction):
     """The iterates CG passed on its way to −(F + λI)⁻¹ g, the last one first: Hessian-Free's choice for `Backtrack`."""
 
-    natural: Natural = Natural(CG(maxiter=250, rtol=0.0, progress=5e-4, snapshots=True))
+    natural: Natural = Natural(TruncatedCG())
 
     def init(self, theta: Tree) -> SolveMemory:
         """Return the solver's memory."""
