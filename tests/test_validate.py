@@ -114,12 +114,12 @@ BAD_STEPS = {
     "a preconditioner for the dual solve": (
         lambda: step(ng.natural_gradient(mlp, ng.Bernoulli(), solver=ng.Dual(), precondition=ng.Jacobi())),
         ValueError,
-        "Dual solves at once: it takes no warm start, x0= or precondition=",
+        "Dual solves at once: it takes no warm start, x0= or preconditioner=",
     ),
     "a warm start for the dual solve": (
         lambda: step(replace(OPT, direction=ng.Natural(ng.Dual(), warm_start=0.5))),
         ValueError,
-        "Dual solves at once: it takes no warm start, x0= or precondition=",
+        "Dual solves at once: it takes no warm start, x0= or preconditioner=",
     ),
     "labels beside the metric inputs": (
         lambda: step(metric_inputs=(X, T)),

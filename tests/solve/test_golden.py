@@ -51,7 +51,7 @@ class Attempt(NamedTuple):
 
 @partial(jax.jit, static_argnums=(0, 1))
 def attempt(solver, preconditioned, d, b, M, reduction):
-    rules = rules_for(solver, True, jnp.float64(1), reduction, solver.maxiter)
+    rules = rules_for(solver, jnp.float64(1), reduction, solver.maxiter)
     state = krylov(rules, lambda v: d * v, (lambda r: r / M) if preconditioned else None, b)
     scalars = state.scalars
     return Attempt(solution_of(rules, state), state.iteration, scalars.norm, scalars.condition, state.reason)
@@ -165,7 +165,7 @@ def test_tridiagonal_100_preconditioned():
     solver, b = MinresQLP(rtol=1e-10, maxiter=50), A(jnp.ones(100))
     solution = solver(A, b, preconditioner=lambda r: r / 4)
     assert (solution.iterations, solution.reason) == (50, Reason.SOLVED)
-    rules = rules_for(solver, True, jnp.float64(1), jnp.float64(1e-10), 50)
+    rules = rules_for(solver, jnp.float64(1), jnp.float64(1e-10), 50)
     scalars = jax.jit(lambda: krylov(rules, A, lambda r: r / 4, b).scalars)()
     np.testing.assert_allclose(scalars.norm, 1.4491, atol=5e-5)
     np.testing.assert_allclose(scalars.condition, 2974.3, atol=0.06)

@@ -33,19 +33,13 @@ MAX_CONDITION = 1e15
 
 
 @dataclass(frozen=True)
-class MinresQLP:
-    """MINRES-QLP (Choi, Paige & Saunders 2011): x = A⁺b, the shortest minimizer of ‖b − Ax‖, A symmetric.
-
-    Stops when ‖b − Ax‖ ≤ rtol ‖b‖ (solved) or ‖Ar‖ ≤ rtol ‖A‖‖r‖ (least squares). On a least-squares stop and at
-    a bound, x leaves out its last component, which lies along the nearly singular direction. The official code
-    keeps it on a least-squares stop; x is then a minimizer, but far from the shortest one. For A⁺b to six digits
-    use rtol ≤ 1e-8.
-    """
+class _Minres:
+    """The settings and the call of both methods."""
 
     maxiter: int = 20
     """Most iterations."""
     rtol: float = 1e-5
-    """Relative tolerance of both tests; 0 switches the tests off and runs `maxiter` iterations."""
+    """Relative tolerance of both tests; 0 switches them off and runs `maxiter` iterations, fewer at a bound."""
     maxxnorm: float | None = None
     """Bound on ‖x‖, with a preconditioner M on ‖M^½x‖. It decides the rank: x leaves out a component that would
     exceed it. None means 10⁵‖b‖/‖A‖ in float64 and 10³‖b‖/‖A‖ in float32, ‖b‖ rounded to a power of two. That
@@ -70,41 +64,27 @@ class MinresQLP:
 
     def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
         """Solve A x = b for a given product."""
-        return _refine(self, True, product, b, x0, preconditioner)
+        return _refine(self, product, b, x0, preconditioner)
 
 
 @dataclass(frozen=True)
-class MINRES:
-    """MINRES (Paige & Saunders 1975): x_k minimizes ‖b − Ax‖ over growing Krylov spaces, A symmetric.
+class MinresQLP(_Minres):
+    """MINRES-QLP (Choi, Paige & Saunders 2011): x = A⁺b, the shortest minimizer of ‖b − Ax‖, A symmetric.
 
-    It shares the recurrence and the cost of `MinresQLP`, and moves other vectors. On singular consistent systems it
-    finds the shortest solution too. On inconsistent ones it finds some minimizer: take `MinresQLP` there. The
-    fields mean what they mean there.
+    Stops when ‖b − Ax‖ ≤ rtol ‖b‖ (solved) or ‖Ar‖ ≤ rtol ‖A‖‖r‖ (least squares). On a least-squares stop and at
+    a bound, x leaves out its last component, which lies along the nearly singular direction. The official code
+    keeps it on a least-squares stop; x is then a minimizer, but far from the shortest one. For A⁺b to six digits
+    use rtol ≤ 1e-8.
     """
 
-    maxiter: int = 20
-    """Most iterations."""
-    rtol: float = 1e-5
-    """Relative tolerance of both tests; 0 switches the tests off and runs `maxiter` iterations."""
-    maxxnorm: float | None = None
-    """Bound on ‖x‖; None means 10⁵‖b‖/‖A‖ in float64, 10³‖b‖/‖A‖ in float32, on least squares."""
-    reorthogonalize: int = 0
-    """Make each Lanczos vector orthogonal to this many before it."""
 
-    def __call__(
-        self,
-        matvec: Operator,
-        b: Tree,
-        x0: Tree | None = None,
-        preconditioner: Operator | None = None,
-        shift: Any = None,
-    ) -> Solution:
-        """Solve (A + shift·I) x = b; from x0, solve for x − x0. `preconditioner` maps r to M⁻¹r."""
-        return solve_implicitly(self, matvec, b, x0, preconditioner, shift)
+@dataclass(frozen=True)
+class MINRES(_Minres):
+    """MINRES (Paige & Saunders 1975): x_k minimizes ‖b − Ax‖ over growing Krylov spaces, A symmetric.
 
-    def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
-        """Solve A x = b for a given product."""
-        return _refine(self, False, product, b, x0, preconditioner)
+    It shares the recurrence, the tests and the cost of `MinresQLP`, and moves other vectors. On singular consistent
+    systems it finds the shortest solution too. On inconsistent ones it finds some minimizer: take `MinresQLP` there.
+    """
 
 
 # The referee: recompute the residual, start again where the recurrence was wrong, and name the end.
@@ -124,12 +104,7 @@ class _Progress(NamedTuple):
 
 
 def _refine(
-    solver: MinresQLP | MINRES,
-    qlp: bool,
-    product: Operator,
-    b: Tree,
-    x0: Tree | None,
-    preconditioner: Operator | None,
+    solver: _Minres, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None
 ) -> Solution:
     """Solve A dx = b − Ax until the residual, recomputed from x, is what the recurrence said."""
     b_norm = tree.norm(b)
@@ -142,7 +117,7 @@ def _refine(
     def attempt(so_far: _Progress) -> _Progress:
         unit = tree.power_of_two(tree.norm(so_far.r))
         reduction = target / jnp.where(so_far.residual > 0, so_far.residual, 1)
-        rules = rules_for(solver, qlp, unit, reduction, solver.maxiter - so_far.iterations)
+        rules = rules_for(solver, unit, reduction, solver.maxiter - so_far.iterations)
         found = krylov(rules, product, preconditioner, tree.scale(1 / unit, so_far.r))
         x = tree.add(so_far.x, tree.scale(unit, solution_of(rules, found)))
         r = residual(product, b, x)
@@ -225,20 +200,18 @@ class Rules(NamedTuple):
     """Most iterations."""
 
 
-def rules_for(
-    solver: MinresQLP | MINRES, qlp: bool, unit: Array, reduction: Array, budget: Array | int
-) -> Rules:
+def rules_for(solver: _Minres, unit: Array, reduction: Array, budget: Array | int) -> Rules:
     """Translate a solver's fields for one attempt, whose right-hand side was divided by `unit`."""
     precision = jnp.finfo(unit.dtype)
-    bounded = solver.maxxnorm is not None
-    max_length = solver.maxxnorm if bounded else 1e5 if precision.bits == 64 else 1e3
-    max_length = jnp.asarray(max_length, unit.dtype)
+    max_length = jnp.asarray(1e5 if precision.bits == 64 else 1e3, unit.dtype)
+    if solver.maxxnorm is not None:
+        max_length = jnp.asarray(solver.maxxnorm, unit.dtype) / unit
     rtol = jnp.asarray(solver.rtol, unit.dtype)
     return Rules(
-        qlp=qlp,
+        qlp=isinstance(solver, MinresQLP),
         reorthogonalize=solver.reorthogonalize,
-        absolute_length=bounded,
-        max_length=max_length / unit if bounded else max_length,
+        absolute_length=solver.maxxnorm is not None,
+        max_length=max_length,
         rtol=jnp.where(rtol > 0, jnp.maximum(rtol, precision.eps), 0),
         reduction=AIM * reduction,
         budget=jnp.asarray(budget, jnp.int32),
@@ -453,7 +426,11 @@ class Memory(NamedTuple):
 
 
 class Lanczos(NamedTuple):
-    """Where the recurrence stands before step k."""
+    """Where the recurrence stands before step k.
+
+    `lanczos_step` returns its vectors unscaled, because others may still read q_k: q_k itself, β_{k+1} q_{k+1},
+    β_{k+1} v_{k+1}. `lanczos_proceed` scales them.
+    """
 
     pull: Tree
     """β_k q_{k−1}. It is stored scaled: the compiled loop copies a vector that is merely passed on."""
@@ -471,37 +448,20 @@ class Lanczos(NamedTuple):
     """The largest ‖Av_j‖/‖v_j‖: a lower estimate of ‖A‖, where T's is one of M^−½AM^−½; None without M."""
 
 
-class Ahead(NamedTuple):
-    """What the step has found of the next vector, which is not written yet: others may still read q_k."""
-
-    q: Tree
-    """q_k."""
-    r: Tree
-    """β_{k+1} q_{k+1}."""
-    z: Tree | None
-    """M⁻¹r; None without a preconditioner."""
-    beta: Array
-    squared: Array
-    memory: Memory | None
-    stretch: Array | None
-
-
 def lanczos_start(b: Tree, preconditioner: Operator | None, remember: int) -> Lanczos:
     """Begin at v_1 = M⁻¹b/β_1; keep the latest `remember` vectors to make each new one orthogonal to them."""
     memory = None
     if remember:
         ring = jax.tree.map(lambda leaf: jnp.zeros((remember, *leaf.shape), leaf.dtype), b)
         memory = Memory(ring, ring, jnp.array(0, jnp.int32))
-    ahead = _measured(preconditioner, tree.zeros_like(b), b, memory)
-    if preconditioner is not None:
-        ahead = ahead._replace(stretch=jnp.zeros_like(ahead.beta))
-    return lanczos_proceed(ahead, b)
+    stretch = None if preconditioner is None else jnp.zeros((), tree.dtype(b))
+    return lanczos_proceed(_measured(preconditioner, tree.zeros_like(b), b, memory, stretch), b)
 
 
 def lanczos_step(
     product: Operator, preconditioner: Operator | None, state: Lanczos
-) -> tuple[Tree, Array, Ahead]:
-    """Return v_k, α_k and what is ahead: one product, in the inner product of M⁻¹."""
+) -> tuple[Tree, Array, Lanczos]:
+    """Return v_k, α_k and the next state, unscaled: one product, in the inner product of M⁻¹."""
     pull, q, v, _, _, memory, stretch = state
     v = q if v is None else v
     image = product(v)
@@ -515,28 +475,32 @@ def lanczos_step(
         memory = _remember(memory, v, q)
         # u − Σ_j (v_jᵀu) q_j: rounding makes Lanczos vectors forget each other (Paige 1971).
         u = tree.sub(u, tree.combine(tree.inner(memory.v, tree.stack(u))[:, 0], memory.q))
-    return v, alpha, _measured(preconditioner, q, u, memory)._replace(stretch=stretch)
+    return v, alpha, _measured(preconditioner, q, u, memory, stretch)
 
 
-def _measured(preconditioner: Operator | None, q: Tree, r: Tree, memory: Memory | None) -> Ahead:
+def _measured(
+    preconditioner: Operator | None, q: Tree, r: Tree, memory: Memory | None, stretch: Array | None
+) -> Lanczos:
     """Measure β = √(rᵀM⁻¹r)."""
     z = None if preconditioner is None else preconditioner(r)
     squared = tree.vdot(r, r if z is None else z)
-    return Ahead(q, r, z, jnp.sqrt(squared), squared, memory, None)
+    return Lanczos(q, r, z, jnp.sqrt(squared), squared, memory, stretch)
 
 
-def lanczos_proceed(ahead: Ahead, earlier: Tree) -> Lanczos:
-    """Return the next state; its vectors are written when `earlier`, which may still read q_k, is there."""
+def lanczos_proceed(ahead: Lanczos, earlier: Tree) -> Lanczos:
+    """Scale the vectors of the next state, when `earlier`, which may still read q_k, is there."""
+    q, r, z, beta, *_ = ahead
     # An exhausted space (β = 0) has no next vector; 0 keeps the numbers finite.
-    inverse = jnp.where(ahead.beta == 0, 0, 1 / ahead.beta)
+    inverse = jnp.where(beta == 0, 0, 1 / beta)
 
     def times(factor: Array, vector: Tree, earlier: Tree) -> Tree:
         return jax.tree.map(lambda v, first: tree.after(factor.astype(v.dtype), first) * v, vector, earlier)
 
-    pull = times(ahead.beta, ahead.q, earlier)
-    newer = times(inverse, ahead.r, pull)
-    v = None if ahead.z is None else times(inverse, ahead.z, earlier)
-    return Lanczos(pull, newer, v, ahead.beta, ahead.squared, ahead.memory, ahead.stretch)
+    pull = times(beta, q, earlier)
+    newer = times(inverse, r, pull)
+    return ahead._replace(
+        pull=pull, newer=newer, preconditioned=None if z is None else times(inverse, z, earlier)
+    )
 
 
 def _remember(memory: Memory, v: Tree, q: Tree) -> Memory:

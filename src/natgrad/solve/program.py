@@ -20,7 +20,7 @@ def program(function: Callable, solver: Any, matvec: Any, preconditioner: Any) -
     """
     try:
         known = _programs.setdefault(matvec, {})
-        reads, found = known.get((solver, preconditioner), (None, None))
+        reads, found = known.get((solver, preconditioner), ([], None))
     except TypeError:  # Something has no hash, or no weak references: nothing is remembered of it.
         return jax.jit(lambda *data: function(solver, matvec, preconditioner, *data))
     now = [*_reads(matvec), *_reads(preconditioner)]
