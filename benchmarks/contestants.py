@@ -160,7 +160,7 @@ def hessian_free(problem: Problem, settings: dict[str, Any]) -> ng.Optimizer:
     return ng.hessian_free(
         problem.model,
         problem.likelihood,
-        solver=ng.CG(settings["maxiter"], 0.0, progress=5e-4, snapshots=True),
+        solver=ng.TruncatedCG(settings["maxiter"]),
         preconditioner=ng.Identity(),
         damping=ng.LevenbergMarquardt(settings["damping"]),
     )

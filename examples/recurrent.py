@@ -75,7 +75,7 @@ def hessian_free(structural, examples, iterations=50):
     return ng.hessian_free(
         model,
         ng.Gaussian(),
-        solver=ng.CG(iterations, 0.0, progress=5e-4, snapshots=True),
+        solver=ng.TruncatedCG(iterations),
         preconditioner=ng.Identity(),
         metric=metric,
         damping=ng.LevenbergMarquardt(0.1),

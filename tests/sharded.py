@@ -38,7 +38,7 @@ def optimizer(name, microbatch=MICROBATCH):
     if name == "fast":
         return ng.fast(**common)
     if name == "hf":
-        solver = ng.CG(maxiter=12, rtol=0.0, snapshots=True)
+        solver = ng.TruncatedCG(12, progress=None)
         return ng.hessian_free(**common, solver=solver, preconditioner=ng.Diagonal(0.75, blocks=4))
     if name == "ksd":
         return ng.krylov_subspace_descent(**common, size=4)

@@ -172,7 +172,7 @@ def without_products(params, inputs):
     "recipe",
     [
         partial(ng.natural_gradient, solver=ng.CG(3)),
-        partial(ng.natural_gradient, solver=ng.MinresQLP(3, reorthogonalize=5, qlp_condition=1e3)),
+        partial(ng.natural_gradient, solver=ng.MinresQLP(3, reorthogonalize=5)),
         partial(ng.natural_gradient, metric=ng.MonteCarloFisher(2)),
         partial(ng.natural_gradient, solver=ng.Dual(), metric=ng.EmpiricalFisher()),
         ng.hessian_free,

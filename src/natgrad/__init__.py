@@ -55,7 +55,7 @@ from natgrad.search import (
     QuadraticModel,
     SubspaceBFGS,
 )
-from natgrad.solve import CG, MINRES, Dual, MinresQLP
+from natgrad.solve import CG, MINRES, Dual, MinresQLP, TruncatedCG
 from natgrad.solve.result import Reason, Solution
 from natgrad.state import Batches, Info, Outcome, State
 

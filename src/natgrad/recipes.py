@@ -33,7 +33,7 @@ from natgrad.search import (
     Search,
     SubspaceBFGS,
 )
-from natgrad.solve import CG
+from natgrad.solve import CG, TruncatedCG
 
 Rate = float | Callable[[Any], Any]
 
@@ -182,7 +182,7 @@ def hessian_free(
     model: Model,
     likelihood: Likelihood,
     *,
-    solver: CG | None = None,
+    solver: TruncatedCG | None = None,
     preconditioner: Preconditioner | None = None,
     warm_start: Rate | None = 0.95,
     search: Search | None = None,
@@ -197,9 +197,9 @@ def hessian_free(
     while the loss falls, then Armijo. Give `step` the full data as the batch and a chunk of it as
     `metric_inputs=` and `ratio_batch=`. ρ is that of the step taken, after the Armijo factor.
     """
-    solver = CG(maxiter=250, rtol=0.0, progress=5e-4, snapshots=True) if solver is None else solver
-    if not solver.snapshots:
-        raise ValueError("hessian_free backtracks over stored iterates: give CG(..., snapshots=True).")
+    solver = TruncatedCG() if solver is None else solver
+    if not isinstance(solver, TruncatedCG):
+        raise ValueError("hessian_free backtracks over stored iterates: give solver=TruncatedCG(...).")
     preconditioner = Diagonal(0.75) if preconditioner is None else preconditioner
     return Optimizer(
         model,
@@ -228,7 +228,7 @@ def stochastic_hessian_free(
         return optax.exponential_decay(0.5, steps_per_epoch, 1.01, staircase=True, end_value=0.99)(step)
 
     settings: dict[str, Any] = {
-        "solver": CG(maxiter=iterations, rtol=0.0, snapshots=True),
+        "solver": TruncatedCG(iterations, progress=None),
         "warm_start": warm_start,
         "search": Backtrack(
             Armijo(initial=optax.exponential_decay(1.0, steps_per_epoch, 0.998, staircase=True))

@@ -27,7 +27,7 @@ RECIPES = {
         *a, direction=ng.Natural(CG), beta=ng.PolakRibiere(), **o
     ),
     "fast": ng.fast,
-    "hf": lambda *a, **o: ng.hessian_free(*a, solver=ng.CG(6, 0.0, snapshots=True), **o),
+    "hf": lambda *a, **o: ng.hessian_free(*a, solver=ng.TruncatedCG(6, progress=None), **o),
     "ksd": lambda *a, **o: ng.krylov_subspace_descent(*a, size=3, search=ng.SubspaceBFGS(4, 5), **o),
     "tonga": lambda *a, **o: ng.tonga(*a, direction=ng.Tonga(2, 3), **o),
 }

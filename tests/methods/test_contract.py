@@ -35,7 +35,9 @@ METHODS = {
     "ncg-l": ng.natural_conjugate_gradient(net, B, direction=ng.Natural(CG)),
     "ncg-f": ng.natural_conjugate_gradient(net, B, direction=ng.Natural(CG), beta=ng.PolakRibiere()),
     "ncg-q": ng.natural_conjugate_gradient(net, B, direction=ng.Preconditioned(ng.Jacobi(blocks=4))),
-    "hf": ng.hessian_free(net, B, solver=ng.CG(6, 0.0, snapshots=True), preconditioner=ng.Diagonal(blocks=4)),
+    "hf": ng.hessian_free(
+        net, B, solver=ng.TruncatedCG(6, progress=None), preconditioner=ng.Diagonal(blocks=4)
+    ),
     "ksd": ng.krylov_subspace_descent(net, B, size=4, search=ng.SubspaceBFGS(5, 6)),
     "tonga": ng.tonga(net, B, direction=ng.Tonga(2, 3)),
 }

@@ -131,7 +131,7 @@ def test_cg_names_an_indefinite_operator_and_keeps_the_last_good_iterate():
 def test_indefinite_preconditioner(kind):
     A, b = system()
     M = np.where(np.arange(N) % 2, 1.0, -1.0)
-    solution = jax.jit(lambda: kind(20, 1e-8)(lambda v: A @ v, b, precondition=lambda r: M * r))()
+    solution = jax.jit(lambda: kind(20, 1e-8)(lambda v: A @ v, b, preconditioner=lambda r: M * r))()
     assert Reason.name_of(solution.reason) == "indefinite"
     assert np.isfinite(solution.x).all()
 
@@ -143,10 +143,13 @@ def test_x_too_large():
     assert np.linalg.norm(solution.x) <= 1e3
 
 
-def test_ill_conditioned():
-    d = np.geomspace(1, 1e-6, 12)
-    solution = jax.jit(lambda: MinresQLP(60, 1e-12, max_condition=1e3)(lambda v: d * v, d))()
+@pytest.mark.parametrize("kind", [MINRES, MinresQLP])
+def test_ill_conditioned(kind):
+    """With the tests switched off, the end of what the precision can resolve."""
+    d = jnp.array([1.0, 2.0, 3.0, 0.0])
+    solution = jax.jit(lambda: kind(20, 0.0)(lambda v: d * v, jnp.ones(4)))()
     assert Reason.name_of(solution.reason) == "ill conditioned"
+    assert np.isfinite(solution.x).all()
 
 
 @by_solver
@@ -155,9 +158,7 @@ def test_stalled_when_rounding_forbids_the_tolerance(solver):
     Q = np.linalg.qr(rng.normal(size=(30, 30)))[0]
     A = (Q * np.geomspace(1, 1e-8, 30)) @ Q.T
     b = rng.normal(size=30)
-    tight = type(solver)(
-        maxiter=3000, rtol=1e-13, **({} if solver.__class__ is CG else {"max_condition": 1e30})
-    )
+    tight = type(solver)(maxiter=3000, rtol=1e-13)
     solution = jax.jit(lambda: tight(lambda v: A @ v, b))()
     assert Reason.name_of(solution.reason) == "stalled"
     assert solution.residual > 1e-13 * np.linalg.norm(b)
@@ -207,7 +208,7 @@ def test_a_claim_with_a_preconditioner_is_about_the_system_itself(kind, name):
     for A, M, rtol in CLAIMS[name]:
         b = (np.random.default_rng(0).normal(size=len(A)) + 0.3).astype(A.dtype)
         solution = jax.jit(
-            lambda A, b, M, rtol=rtol: kind(rtol=rtol)(lambda v: A @ v, b, precondition=lambda q: M * q)
+            lambda A, b, M, rtol=rtol: kind(240, rtol)(lambda v: A @ v, b, preconditioner=lambda q: M * q)
         )(A, b, M)
         A, x = A.astype(np.float64), np.asarray(solution.x, np.float64)
         r = b - A @ x
@@ -222,7 +223,7 @@ def test_a_claim_with_a_preconditioner_is_about_the_system_itself(kind, name):
 def test_a_multiple_of_the_identity_as_preconditioner_changes_nothing(kind, scale):
     A = laplacian(60)
     b = np.random.default_rng(0).normal(size=60) + 0.3
-    plain = jax.jit(lambda: kind(rtol=1e-8)(lambda v: A @ v, b))()
-    scaled = jax.jit(lambda: kind(rtol=1e-8)(lambda v: A @ v, b, precondition=lambda r: scale * r))()
+    plain = jax.jit(lambda: kind(240, 1e-8)(lambda v: A @ v, b))()
+    scaled = jax.jit(lambda: kind(240, 1e-8)(lambda v: A @ v, b, preconditioner=lambda r: scale * r))()
     assert Reason.name_of(plain.reason) == Reason.name_of(scaled.reason) == "least squares"
     np.testing.assert_allclose(b - A @ scaled.x, b - A @ plain.x, atol=1e-6)

@@ -12,7 +12,7 @@ from natgrad import tree
 from natgrad.directions.base import Direction, Proposal, SolverInfo
 from natgrad.here import Here
 from natgrad.precondition import Identity, Preconditioner
-from natgrad.solve import CG, Solution
+from natgrad.solve import CG, Solution, TruncatedCG
 from natgrad.tree import Stack, Tree
 
 
@@ -98,7 +98,7 @@ class Preconditioned(Descent):
 class TruncatedNewton(Direction):
     """The iterates CG passed on its way to −(F + λI)⁻¹ g, the last one first: Hessian-Free's choice for `Backtrack`."""
 
-    inner: Natural = Natural(CG(maxiter=250, rtol=0.0, progress=5e-4, snapshots=True))
+    inner: Natural = Natural(TruncatedCG())
 
     def init(self, theta: Tree) -> SolveMemory:
         """Return the solver's memory."""

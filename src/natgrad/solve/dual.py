@@ -9,6 +9,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from natgrad import tree
+from natgrad.part import Part
 from natgrad.solve.problem import meets, residual, verdict
 from natgrad.solve.result import Reason, Solution
 from natgrad.tree import Tree
@@ -40,7 +41,7 @@ class RootedOperator(Protocol):
 
 
 @dataclass(frozen=True)
-class Dual:
+class Dual(Part):
     """Solve (AᵀA + λI) n = g exactly through the m×m Gram matrix K = AAᵀ, m = examples × outputs.
 
     n = (g − Aᵀ(K + λI)⁻¹A g)/λ (Woodbury), then one step of refinement with the product itself, because the
@@ -56,11 +57,11 @@ class Dual:
     """Rows of K computed at a time: memory is `block` parameter vectors beside K."""
 
     def __call__(
-        self, operator: FactoredOperator, b: Tree, shift: Any, *, x0: Any = None, precondition: Any = None
+        self, operator: FactoredOperator, b: Tree, shift: Any, *, x0: Any = None, preconditioner: Any = None
     ) -> Solution:
         """Solve (F + shift·I) x = b."""
-        if x0 is not None or precondition is not None:
-            raise ValueError("Dual solves at once: it takes no warm start, x0= or precondition=.")
+        if x0 is not None or preconditioner is not None:
+            raise ValueError("Dual solves at once: it takes no warm start, x0= or preconditioner=.")
         _refuse_zero(shift)
         # A metric of natgrad's may have to compute its factor first: once, not for each row of K.
         operator = operator.rooted() if isinstance(operator, RootedOperator) else operator
@@ -86,15 +87,12 @@ class Dual:
         r_norm = tree.norm(residual(product, scaled, refined))
         x = tree.scale(unit, refined)
         finite = tree.is_finite(x, r_norm, b_norm)
-        met = meets(r_norm, self.rtol * b_norm / unit)
-        unknown = jnp.full_like(b_norm, jnp.nan)
+        met = meets(r_norm, jnp.asarray(self.rtol, wide) * b_norm / unit)
         return Solution(
             x=tree.where(finite, x, tree.zeros_like(x)),
             iterations=jnp.array(2, jnp.int32),
             residual=unit * r_norm,
-            normal_residual=unknown,
-            norm=unknown,
-            condition=unknown,
+            normal_residual=jnp.full_like(b_norm, jnp.nan),
             reason=verdict(jnp.array(Reason.STALLED), met, b_norm, finite),
         )
 

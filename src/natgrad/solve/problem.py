@@ -1,6 +1,5 @@
-"""What every solver does around its recurrence: the shift, the scale, the implicit derivative."""
+"""What every solver does around its recurrence: the shift, the implicit derivative, the last word."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,11 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.solve.result import Reason, Solution
+from natgrad.solve.program import program
+from natgrad.solve.result import Operator, Reason, Solution, Solver
 from natgrad.tree import Tree
-
-Operator = Callable[[Tree], Tree]
-"""A linear map v ↦ Av on pytrees."""
 
 RUNNING = -1
 """The value of `reason` while a loop goes on."""
@@ -23,17 +20,21 @@ still meets the tolerance itself."""
 
 
 def solve_implicitly(
-    run: Callable[[Operator, Tree, Tree | None, Operator | None], Solution],
-    matvec: Operator,
-    b: Tree,
-    x0: Tree | None,
-    precondition: Operator | None,
-    shift: Any,
+    solver: Solver, matvec: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None, shift: Any
 ) -> Solution:
-    """Call `run` on (A + shift·I) x = b; differentiate its answer by dx = A⁻¹(db − dA x), never its loop."""
+    """Run a solver on (A + shift·I) x = b; differentiate its answer by dx = A⁻¹(db − dA x), never its loop."""
+    for leaf in jax.tree.leaves(b):
+        kind = jnp.asarray(leaf).dtype
+        if not jnp.issubdtype(kind, jnp.floating):
+            raise TypeError(f"A solver needs a right-hand side of real floating numbers: got {kind}.")
+    b, x0, shift = jax.tree.map(jnp.asarray, (b, x0, shift))
+    return program(_solve, solver, matvec, preconditioner)(b, x0, shift)
 
+
+def _solve(
+    solver: Solver, matvec: Operator, preconditioner: Operator | None, b: Tree, x0: Tree | None, shift: Any
+) -> Solution:
     # The product appears in the loop, in the check and in the derivative: jit traces it once for all of them.
-    # A new function each time, so that nothing is remembered of the caller's and it need not be hashable.
     @jax.jit
     def product(v: Tree) -> Tree:
         return matvec(v) if shift is None else tree.axpy(shift, v, matvec(v))
@@ -41,7 +42,7 @@ def solve_implicitly(
     def solve(product: Operator, rhs: Tree) -> tuple[Tree, Solution]:
         # A derivative arrives here with a right-hand side of its own, to which x0 means nothing.
         start = None if x0 is None else tree.where(_equal(rhs, b), x0, tree.zeros_like(x0))
-        solution = run(product, rhs, start, precondition)
+        solution = solver.run(product, rhs, start, preconditioner)
         return solution.x, solution._replace(x=None)
 
     x, rest = jax.lax.custom_linear_solve(product, b, solve, symmetric=True, has_aux=True)

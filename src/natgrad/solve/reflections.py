@@ -78,8 +78,6 @@ class Right(NamedTuple):
     """(c, s) of P_{k−1,k+1}, waiting for the next column."""
     gamma: Array
     gamma_1: Array
-    gamma_1_before: Array
-    """γ_{k−1} before P_{k−1,k+1} changed it, for the passage from MINRES."""
     theta: Array
     theta_1: Array
     eta: Array
@@ -97,7 +95,7 @@ class Right(NamedTuple):
 def right_start(beta: Array) -> Right:
     """No columns yet: everything 0, reflections that change nothing."""
     zero = jnp.zeros_like(beta)
-    return Right((-jnp.ones_like(beta), zero), *(zero,) * 14)
+    return Right((-jnp.ones_like(beta), zero), *(zero,) * 13)
 
 
 def right_step(
@@ -125,7 +123,6 @@ def right_step(
             outer=(outer_c, outer_s),
             gamma=gamma,
             gamma_1=reflected,
-            gamma_1_before=gamma_1,
             theta=theta,
             theta_1=theta_1,
             eta=eta,

@@ -1,18 +1,22 @@
-"""What a solver returns, and the only words it may use for how it ended."""
+"""What a solver takes and returns, and the only words it may use for how it ended."""
 
-from enum import IntEnum
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 from jax import Array
 
+from natgrad.part import Named
 from natgrad.tree import Tree
 
+Operator = Callable[[Tree], Tree]
+"""A linear map v ↦ Av on pytrees."""
 
-class Reason(IntEnum):
+
+class Reason(Named):
     """Why a solver stopped. A claim of success is checked against a recomputed residual first."""
 
     SOLVED = 0
-    """The true residual meets the tolerance: ‖b − Ax‖ ≤ rtol ‖b‖."""
+    """The true residual meets the tolerance: ‖b − Ax‖ ≤ rtol ‖b‖, as far as the rounding of Ax lets one see."""
     LEAST_SQUARES = 1
     """No exact solution exists; x minimizes ‖b − Ax‖: ‖Ar‖ ≤ rtol ‖A‖ ‖r‖."""
     MAXITER = 2
@@ -22,7 +26,7 @@ class Reason(IntEnum):
     X_TOO_LARGE = 4
     """‖x‖ reached its bound: the system is singular or nearly so."""
     ILL_CONDITIONED = 5
-    """The estimated condition number reached its bound."""
+    """The estimated condition number reached what the precision can resolve."""
     INDEFINITE = 6
     """A direction of zero or negative curvature where the method needs positive ones."""
     NONFINITE = 7
@@ -31,13 +35,6 @@ class Reason(IntEnum):
     """b = 0, so x = 0."""
     STALLED = 9
     """The recurrence believed it was done; the recomputed residual denies it: rounding has the last word."""
-    BACKWARD_STABLE = 10
-    """Only where that test was asked for: ‖r‖ ≤ rtol (‖A‖‖x‖ + ‖b‖), so x solves a system within rtol of yours."""
-
-    @classmethod
-    def name_of(cls, reason: Any) -> str:
-        """Return the printable name of a (concrete) reason array: `Reason.name_of(solution.reason)`."""
-        return cls(int(reason)).name.lower().replace("_", " ")
 
 
 class Solution(NamedTuple):
@@ -48,14 +45,19 @@ class Solution(NamedTuple):
     iterations: Array
     """Iterations done; each is one product with A."""
     residual: Array
-    """‖b − Ax‖, recomputed from x by one more product."""
+    """‖b − Ax‖, recomputed from x by one more product. CG spends that product on a claim of success, and below
+    √eps ‖b‖. Otherwise this is the residual of CG's recurrence, which rounding has not reached there."""
     normal_residual: Array
     """‖A(b − Ax)‖ where the solver computes or estimates it; NaN where it does not."""
-    norm: Array
-    """A lower estimate of ‖A‖ from the recurrence, with a preconditioner M of ‖M^−½AM^−½‖; NaN where there is none."""
-    condition: Array
-    """An estimate of cond(A) from the recurrence, with a preconditioner of cond(M^−½AM^−½); NaN where there is none."""
     reason: Array
     """A `Reason`, as an integer array."""
     snapshots: Any = None
-    """Iterates stored on the way, when the solver was asked for them."""
+    """Iterates stored on the way, by `TruncatedCG`."""
+
+
+class Solver(Protocol):
+    """A solver's own part: the recurrence, for a product that is given."""
+
+    def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
+        """Solve A x = b from x0."""
+        ...

@@ -115,7 +115,7 @@ def hessian_free(problem: Problem, config: Competition) -> ng.Optimizer:
     return ng.hessian_free(
         problem.model,
         problem.likelihood,
-        solver=ng.CG(config.hf.maxiter, 0.0, progress=5e-4, snapshots=True),
+        solver=ng.TruncatedCG(config.hf.maxiter),
         preconditioner=ng.Diagonal(0.75, blocks=50),
         damping=ng.LevenbergMarquardt(config.hf.damping),
         l2=2e-5,
