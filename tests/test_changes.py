@@ -171,15 +171,13 @@ def test_the_change_over_a_batch_is_that_of_its_loss_whole_or_in_chunks(name, mi
 
     @jax.jit
     def measure(params, moved):
-        examples = problem.examples(params, x, t, w, None)
-        starts = [
-            problem.start(make(params, examples, None)) for make in (problem.forward, problem.linearize)
-        ]
+        examples = problem.examples(params, x, t, w)
+        starts = [problem.start(make(params, examples), params) for make in (problem.at, problem.linearize)]
         return (
             starts[0].loss,
-            [problem.change(moved, examples, None, start) for start in starts],
+            [problem.change(moved, examples, start) for start in starts],
             [start.resolution for start in starts],
-            [problem.change(params, examples, None, start) for start in starts],
+            [problem.change(params, examples, start) for start in starts],
         )
 
     def dense(params, of=lambda outputs: (objective or likelihood.nll)(outputs, t)):
@@ -248,9 +246,9 @@ def test_in_single_precision_a_small_change_of_a_batch_keeps_its_digits():
 
     def change(params, moved, x, t):
         problem = Problem(mlp, ng.Bernoulli())
-        examples = problem.examples(params, x, t, None, None)
-        start = problem.start(problem.forward(params, examples, None))
-        return problem.change(moved, examples, None, start), problem.loss(moved, examples, None) - start.loss
+        examples = problem.examples(params, x, t)
+        start = problem.start(problem.at(params, examples), params)
+        return problem.change(moved, examples, start), problem.loss(moved, examples) - start.loss
 
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (case.params, moved, x, t))
     truth = float(change(*wide)[1])

@@ -128,7 +128,8 @@ def test_inner_products_of_few_and_of_many_rows(rows, count, dtype):
     tolerance = 1e-12 if dtype == jnp.float64 else 1e-5
     assert tree.count(x) == count
     np.testing.assert_allclose(tree.inner(x, y), u @ v.T, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(flat(tree.first(x)), u[0], rtol=tolerance, atol=tolerance)
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), tree.first(x))
+    np.testing.assert_allclose(flat(wide), u[0], rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(tree.along(x, one), u @ v[0], rtol=tolerance, atol=tolerance)
     assert tree.inner(x, y).dtype == tree.along(x, one).dtype == jnp.float64
 

@@ -19,7 +19,7 @@ OPT = ng.natural_gradient(mlp, ng.Bernoulli())
 
 
 def step(opt=OPT, params=CASE.params, batch=(X, T), **options):
-    return opt.step(params, OPT.init(CASE.params), batch, **options)
+    return opt.step(params, opt.init(CASE.params), batch, **options)
 
 
 def with_model(model, likelihood=None):
@@ -42,7 +42,7 @@ BAD_STEPS = {
     "weights of another length": (
         lambda: step(batch=(X, T, W[:4])),
         ValueError,
-        r"weights have shape \(4,\); one number an example is \(7,\)",
+        r"weights have shape \(4,\); one number per example is \(7,\)",
     ),
     "weights with an axis too many": (
         lambda: step(batch=(X, T, W[:, None])),
@@ -227,7 +227,7 @@ BAD_STEPS = {
     "an objective of another shape": (
         lambda: step(ng.natural_gradient(mlp, ng.Bernoulli(), objective=lambda r, t: jnp.mean(r))),
         ValueError,
-        r"objective returned shape \(\); it must give one number an example, \(7,\)",
+        r"objective returned shape \(\); it must give one number per example, \(7,\)",
     ),
     "a loss of another shape": (
         lambda: step(
@@ -236,7 +236,7 @@ BAD_STEPS = {
             )
         ),
         ValueError,
-        r"loss returned shape \(7, 3\); it must give one number an example",
+        r"loss returned shape \(7, 3\); it must give one number per example",
     ),
     "a bare loss and Fisher": (
         lambda: step(with_model(mlp, ng.Likelihood.from_loss(lambda r, t: jnp.sum((r - t) ** 2, 1)))),
@@ -362,7 +362,7 @@ def test_metric_product_refuses_what_the_step_refuses():
         ng.metric_product(
             mlp, ng.Likelihood.from_loss(lambda r, t: r[:, 0]), CASE.params, X, metric=ng.GaussNewton()
         )
-    with pytest.raises(TypeError, match="HessianOperator has no factor"):
+    with pytest.raises(TypeError, match="Hessian has no factor"):
         ng.metric_product(mlp, ng.Bernoulli(), CASE.params, X, metric=ng.Hessian(), targets=T).factor(
             CASE.params
         )

@@ -129,7 +129,11 @@ class EmpiricalFisher(Metric):
         if len(here.problem.likelihood.parts()) > 1:
             raise ValueError("A centered EmpiricalFisher needs one example axis; this Product has several.")
         _, mean, _ = here.problem.loss_and_gradient(linear)
-        return (ProductTerm(lambda v: tree.axpy(-tree.vdot(mean, v), mean, uncentered.product(v))),)
+
+        def product(v: Tree) -> Tree:
+            return tree.axpy(-tree.vdot(mean, v), mean, uncentered.product(v))
+
+        return (ProductTerm("A centered EmpiricalFisher", product),)
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class Hessian(Metric):
     def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
         """Return v ↦ Hv on the linearized gradient."""
         gradient = here.problem.linearize_gradient(here.params, linear.examples)
-        return (ProductTerm(lambda v: gradient.sum(lambda hvp: hvp(v))),)
+        return (ProductTerm("Hessian", lambda v: gradient.sum(lambda hvp: hvp(v))),)
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,11 @@ class DiagonalFisher(Metric):
         """Return v ↦ diag(F) ∘ v."""
         key = here.key_for(Use.DIAGONAL_FISHER)
         diagonal = Fisher().operator(here, linear).diagonal(key, self.blocks)
-        return (ProductTerm(lambda v: jax.tree.map(jnp.multiply, diagonal, v), diagonal),)
+
+        def product(v: Tree) -> Tree:
+            return jax.tree.map(jnp.multiply, diagonal, v)
+
+        return (ProductTerm("DiagonalFisher", product, diagonal),)
 
 
 @dataclass(frozen=True)

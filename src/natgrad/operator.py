@@ -29,6 +29,8 @@ class Term:
 
     scale: Array | None = None
     """A factor of the whole term; None is 1."""
+    name: str = "This metric"
+    """What a refusal calls it."""
     damps: bool = False
     """Whether the term only damps: it is in the solver's matrix, in no prediction and no divergence."""
 
@@ -48,11 +50,11 @@ class Term:
 
     def factor(self, v: Tree) -> Tree:
         """Return A v, where F = AᵀA: one row per example."""
-        raise TypeError("This metric has no factor.")
+        raise TypeError(f"{self.name} has no factor.")
 
     def factor_transpose(self, e: Tree) -> Tree:
         """Return Aᵀ e."""
-        raise TypeError("This metric has no factor.")
+        raise TypeError(f"{self.name} has no factor.")
 
     def rooted(self) -> "Term":
         """Return the same term with square roots of M computed once: for many products with A and Aᵀ."""
@@ -60,7 +62,7 @@ class Term:
 
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None) -> tuple[Tree, Tree]:
         """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples."""
-        raise TypeError("This metric has no scores.")
+        raise TypeError(f"{self.name} has no scores.")
 
     def diagonal(self, key: Array, groups: int) -> Tree:
         """Return an unbiased estimate of diag(F)."""
@@ -76,7 +78,8 @@ class Term:
 class ProductTerm(Term):
     """A matrix known by its product, and perhaps by its diagonal."""
 
-    def __init__(self, product: Callable[[Tree], Tree], diagonal: Tree = None):
+    def __init__(self, name: str, product: Callable[[Tree], Tree], diagonal: Tree = None):
+        self.name = name
         self.product = product  # type: ignore[method-assign, assignment]
         self._diagonal = diagonal
 

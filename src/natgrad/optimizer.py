@@ -149,6 +149,7 @@ class Optimizer(Part):
             own, rest = frozen.split(self.trainable, params)
             gradient = None if gradient is None else frozen.like(own, gradient)
         data = Data(validate.batches(batch), rest, context, gradient, learning_rate)
+        validate.metric(self, batch)
         validate.step(self, own, data)
         if learning_rate is not None:
             rate = jnp.asarray(learning_rate).astype(tree.at_least_single(tree.dtype(own)))

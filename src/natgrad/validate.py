@@ -115,10 +115,34 @@ def _metric_batch(given: Batches) -> tuple[Tree, Tree, Tree] | None:
     return None if weights is None else (given.gradient[0], given.gradient[1], weights)
 
 
+def metric(opt: Any, given: Batches) -> None:
+    """Refuse a batch that is none of this metric's."""
+    if given.metric is None or not opt.direction.needs_metric:
+        return
+    batch = given.metric if isinstance(given.metric, tuple) else (given.metric, None)
+    kind, inputs, targets = type(opt.metric).__name__, given.gradient[0], batch[1]
+    if targets is not None and not opt.metric.takes_targets(opt.problem):
+        raise ValueError(f"{kind} takes no labels: its expectation is over the model's own distribution.")
+    if batch[0] is None:
+        return
+    if not _alike(batch[0], inputs):
+        raise ValueError(
+            "metric_inputs must look like the batch's inputs, without labels: "
+            f"found {jax.tree.structure(batch[0])}, expected {jax.tree.structure(inputs)}."
+        )
+    for one, other in zip(jax.tree.leaves(batch[0]), jax.tree.leaves(inputs), strict=True):
+        if jnp.shape(one)[1:] != jnp.shape(other)[1:]:
+            raise ValueError(
+                f"metric_inputs have shape {jnp.shape(one)}; the batch's inputs {jnp.shape(other)}."
+            )
+    if targets is None and opt.metric.needs_targets(opt.problem):
+        raise ValueError(f"{kind} is defined by labels: give metric_targets= beside metric_inputs=.")
+
+
 def step(opt: Any, params: Tree, data: Data) -> None:
     """Refuse batches and options that do not belong to this optimizer."""
     parameters(params)
-    gradient, metric, search, ratio = data.batches
+    gradient, _, search, ratio = data.batches
     if gradient[1] is None and _uses_targets(opt, data):
         raise ValueError("batch has no targets, and its loss is needed.")
     for name, other in (("search_batch", search), ("ratio_batch", ratio)):
@@ -130,8 +154,6 @@ def step(opt: Any, params: Tree, data: Data) -> None:
         )
     if data.gradient is not None:
         _same_shapes("gradient", data.gradient, "params", params)
-    if opt.direction.needs_metric and metric is not None:
-        _metric(opt, metric, gradient[0])
 
 
 def state(opt: Any, params: Tree, found: State) -> None:
@@ -161,26 +183,6 @@ def _uses_targets(opt: Any, data: Data) -> bool:
     compared = opt.measures_ratio and ratio is None
     measured = opt.direction.needs_metric and metric is None and opt.metric.needs_targets(opt.problem)
     return data.gradient is None or searched or compared or measured
-
-
-def _metric(opt: Any, own: tuple[Tree, Tree, Tree], inputs: Tree) -> None:
-    kind = type(opt.metric).__name__
-    if own[0] is inputs:
-        return
-    if own[1] is not None and not opt.metric.takes_targets(opt.problem):
-        raise ValueError(f"{kind} takes no labels: its expectation is over the model's own distribution.")
-    if not _alike(own[0], inputs):
-        raise ValueError(
-            "metric_inputs must look like the batch's inputs, without labels: "
-            f"found {jax.tree.structure(own[0])}, expected {jax.tree.structure(inputs)}."
-        )
-    for one, other in zip(jax.tree.leaves(own[0]), jax.tree.leaves(inputs), strict=True):
-        if jnp.shape(one)[1:] != jnp.shape(other)[1:]:
-            raise ValueError(
-                f"metric_inputs have shape {jnp.shape(one)}; the batch's inputs {jnp.shape(other)}."
-            )
-    if own[1] is None and opt.metric.needs_targets(opt.problem):
-        raise ValueError(f"{kind} is defined by labels: give metric_targets= beside metric_inputs=.")
 
 
 def _same_shapes(name: str, x: Tree, like_name: str, like: Tree) -> None:
