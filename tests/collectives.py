@@ -36,8 +36,10 @@ def outside_loops(program):
 
 
 def of_loops(program):
-    """Return for every loop body what one turn of it sends, inner loops aside: pairs of a kind and its bytes."""
-    bodies = set(re.findall(r"body=%?([\w.\-]+)", program))
+    """Return what every turn of a loop and every branch sends, inner ones aside: pairs of a kind and its bytes."""
+    bodies = set(re.findall(r"(?:body|true_computation|false_computation)=%?([\w.\-]+)", program))
+    for branches in re.findall(r"branch_computations=\{(.*?)\}", program):
+        bodies |= set(re.findall(r"[\w.\-]+", branches))
     return {name: _sent(lines) for name, lines in computations(program).items() if name in bodies}
 
 

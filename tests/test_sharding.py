@@ -44,7 +44,7 @@ def test_eight_devices_give_the_numbers_of_one(on_eight):
 
 
 def test_a_metric_product_sends_the_parameters_once_and_nothing_else_that_grows(on_eight):
-    """Read from the loops of the compiled step: the solver's, and the one around it that checks the residual."""
+    """Read from the loops and branches of the compiled step: the solver's loop, and the check of its claim."""
     rest = []
     for program in on_eight[0]:
         loops = collectives.of_loops(program["text"])
@@ -67,13 +67,19 @@ def test_the_reader_of_programs_counts_bytes():
   %b = f64[] all-gather-start(%z)
 }
 
+%yes.1 (arg: (f32[2])) -> (f32[2]) {
+  %d = f32[5] all-reduce(%x), to_apply=%add
+}
+
 ENTRY %main (x: f32[2]) -> f32[2] {
   %c = f32[100] all-reduce(%x), to_apply=%add
   %w = (f32[2]) while(%t), condition=%cond.1, body=%body.1
+  %i = (f32[2]) conditional(%p, %t, %t), branch_computations={%yes.1, %no.1}
 }
 """
     assert collectives.outside_loops(program) == [("all-reduce", 400)]
-    assert collectives.of_loops(program) == {"body.1": [("all-reduce", 38), ("all-gather", 8)]}
+    turn = [("all-reduce", 38), ("all-gather", 8)]
+    assert collectives.of_loops(program) == {"body.1": turn, "yes.1": [("all-reduce", 20)]}
 
 
 @pytest.mark.long

@@ -2,7 +2,9 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -67,11 +69,53 @@ def test_a_preconditioner_that_changed_is_not_remembered():
 
 def test_nothing_outlives_its_operator():
     operator = Diagonal(D)
-    CG()(operator, B)
-    gone = weakref.ref(operator)
-    del operator
+    operator.itself = operator
+    inverse = Diagonal(1 / D)
+    inverse.of = operator
+    CG()(operator, B, preconditioner=inverse)
+    gone = [weakref.ref(operator), weakref.ref(inverse)]
+    del operator, inverse
     gc.collect()
-    assert gone() is None
+    assert [each() for each in gone] == [None, None]
+
+
+def test_a_product_that_sees_tracers_is_used_in_its_trace_alone():
+    def matvec(v):
+        return scale * v
+
+    found = []
+    for value in (2.0, 4.0):
+
+        @jax.jit
+        def run(t):
+            nonlocal scale
+            scale = t * D
+            return CG()(matvec, B).x
+
+        found.append(run(value))
+        np.testing.assert_allclose(found[-1], B / (value * D), rtol=1e-3)
+    scale = D
+    np.testing.assert_allclose(CG()(matvec, B).x, B / D, rtol=1e-3)
+
+
+@by_solver
+def test_numbers_may_be_traced(solver, compilations):
+    """No Python branch depends on a float; a tolerance of 0 still means exactly maxiter iterations."""
+    names = [name for name in ("rtol", "progress", "maxxnorm") if hasattr(solver, name)]
+    run = jax.jit(
+        lambda *numbers: replace(solver, **dict(zip(names, numbers, strict=True)))(lambda v: D * v, B)
+    )
+    values = {"rtol": 1e-6, "progress": 1e-3, "maxxnorm": 1e3}
+    numbers = [values[name] for name in names]
+    expected = replace(solver, **{name: values[name] for name in names})(lambda v: D * v, B)
+    traced = run(*numbers)
+    assert (traced.iterations, traced.reason) == (expected.iterations, expected.reason)
+    np.testing.assert_allclose(traced.x, expected.x, rtol=1e-12)
+    with compilations() as count:
+        nothing = run(*(0.0 if name != "maxxnorm" else 1e3 for name in names))
+        assert count() == 0
+    if isinstance(solver, CG):
+        assert nothing.iterations == solver.maxiter
 
 
 class Unhashable(Diagonal):

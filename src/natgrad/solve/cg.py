@@ -18,9 +18,9 @@ from natgrad.tree import Tree
 class CG(Part):
     """Conjugate gradients (Hestenes & Stiefel 1952): minimize q(x) = ½ xᵀAx − bᵀx over growing Krylov spaces.
 
-    Stops when ‖b − Ax‖ ≤ rtol ‖b‖, on a direction of curvature pᵀAp ≤ 0 (x stays where it was), or after
-    `maxiter` iterations, the normal end of a truncated solve. A recurrence that claims to be done is checked by
-    one more product. If the true residual belies it, the iteration starts again from there.
+    Stops when ‖b − Ax‖ ≤ rtol ‖b‖, or on a direction of curvature pᵀAp ≤ 0, where x stays as it was. Otherwise it
+    ends after `maxiter` iterations: the normal end of a truncated solve. One more product checks a recurrence
+    that claims to be done. If the true residual belies it, the iteration starts again from there.
     """
 
     maxiter: int = 20

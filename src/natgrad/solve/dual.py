@@ -44,7 +44,7 @@ class RootedOperator(Protocol):
 class Dual(Part):
     """Solve (AᵀA + λI) n = g exactly through the m×m Gram matrix K = AAᵀ, m = examples × outputs.
 
-    n = (g − Aᵀ(K + λI)⁻¹A g)/λ (Woodbury), then one step of refinement with the product itself, because the
+    n = (g − Aᵀ(K + λI)⁻¹A g)/λ (Woodbury). One step of refinement with the product itself follows, because the
     difference cancels when λ is small. λ is the `shift` and must be positive.
 
     K costs m products with Aᵀ and A: it pays against k Krylov iterations only when examples × outputs² is well

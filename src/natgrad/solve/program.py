@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary, ref
 import jax
 
 _programs: WeakKeyDictionary[Any, dict[Any, tuple[list, Callable]]] = WeakKeyDictionary()
-"""For each operator: by solver and preconditioner, what the functions read and the program. They die together."""
+"""For each matvec: by solver and preconditioner, what the two read, and the program. It dies with the matvec,
+so nothing here may keep that alive: all references to operators and to what they read are weak."""
 
 
 def program(function: Callable, solver: Any, matvec: Any, preconditioner: Any) -> Callable:
@@ -18,17 +19,17 @@ def program(function: Callable, solver: Any, matvec: Any, preconditioner: Any) -
     As under `jax.jit`, an operator must be pure. A variable of a function, or an attribute of an object, that
     holds something new makes a new program. An array changed in place does not.
     """
+    product, inverse = _hold(matvec), _hold(preconditioner)
     try:
         known = _programs.setdefault(matvec, {})
-        reads, found = known.get((solver, preconditioner), ([], None))
+        reads, found = known.get((solver, inverse), ([], None))
     except TypeError:  # Something has no hash, or no weak references: nothing is remembered of it.
         return jax.jit(lambda *data: function(solver, matvec, preconditioner, *data))
     now = [*_reads(matvec), *_reads(preconditioner)]
-    if found is None or len(reads) != len(now) or any(a is not b for a, b in zip(reads, now, strict=True)):
-        # A strong reference would keep the operator, and so this entry, alive for ever.
-        operator = ref(matvec)
-        found = jax.jit(lambda *data: function(solver, operator(), preconditioner, *data))
-        known[solver, preconditioner] = now, found
+    same = len(reads) == len(now) and all(_held(a) is b for a, b in zip(reads, now, strict=True))
+    if found is None or not same:
+        found = jax.jit(lambda *data: function(solver, _held(product), _held(inverse), *data))
+        known[solver, inverse] = [_hold(value) for value in now], found
     return found
 
 
@@ -38,3 +39,14 @@ def _reads(operator: Any) -> list:
         outside = inspect.getclosurevars(operator)
         return [*outside.nonlocals.values(), *outside.globals.values(), *(operator.__defaults__ or ())]
     return list(getattr(operator, "__dict__", {}).values())
+
+
+def _hold(value: Any) -> Any:
+    try:
+        return ref(value)
+    except TypeError:  # Numbers, tuples and the like have no weak references.
+        return value
+
+
+def _held(holder: Any) -> Any:
+    return holder() if isinstance(holder, ref) else holder
