@@ -182,8 +182,8 @@ def test_links_between_documents_lead_somewhere():
 
 
 def test_the_project_depends_on_jax_and_optax_only():
-    """The library imports nothing else at run time (scipy and rich are imported where they are used)."""
-    allowed = {"jax", "numpy", "optax", "scipy", "rich", "natgrad"}
+    """The library imports nothing else at run time (scipy is imported where it is used)."""
+    allowed = {"jax", "numpy", "optax", "scipy", "natgrad"}
     standard = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
     for path in (ROOT / "src" / "natgrad").rglob("*.py"):
         code = path.read_text().split('"""')[::2]
