@@ -190,10 +190,19 @@ def _transformation(opt: Optimizer, seed: int, natural: bool) -> optax.GradientT
                 return jnp.asarray(call(p if rest is None else frozen.merge(p, rest))).astype(dtype)
 
         attempt = partial(_attempt, opt, own, data=data, loss=loss, value=value, natural=natural)
-        step = (
-            calibrated(opt.damping, attempt, state.steps) if opt.damping.calibrates else attempt(state.steps)
-        )
-        direction, steps, info = step
+        try:
+            direction, steps, info = (
+                calibrated(opt.damping, attempt, state.steps)
+                if opt.damping.calibrates
+                else attempt(state.steps)
+            )
+        except (TypeError, AttributeError, ValueError) as error:
+            if isinstance(inputs, (tuple, list)) and len(inputs) == 2 and targets is None:
+                raise TypeError(
+                    "inputs= is a pair, and the model cannot take it: give update inputs=x alone, as the model takes "
+                    "them, and targets= apart, if the metric asks for them."
+                ) from error
+            raise
         out = _shaped_like(updates, tree.cast_like(direction, gradient))
         return out, NaturalGradientState(steps, tree.cast_like(info, state.info))
 

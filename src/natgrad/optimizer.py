@@ -170,6 +170,7 @@ class Optimizer(Part):
 @jax.jit
 def _step(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
     opt = _cast(opt, params)
+    validate.state(opt, params, state)
 
     def once(state: State) -> tuple[Tree, State, Info]:
         here = look(opt, params, state, data)
@@ -187,6 +188,7 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Her
     The first half of a step whose losses are measured elsewhere: all of it arrays, so not the metric itself.
     """
     opt = _cast(opt, params)
+    validate.state(opt, params, state)
     here, proposal = _proposed(opt, look(opt, params, state, data), state)
     found = None if opt.search.measures else opt.search(here, proposal, _no_probe)
     return replace(here, linear=None, metric=None), proposal, found
@@ -203,7 +205,6 @@ def commit(
 
 def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
     """Return what is known at θ: the loss and its gradient, the metric, where changes are measured from."""
-    validate.state(replace(opt, trainable=None), params, state)
     problem = replace(opt.problem, rest=data.rest, context=data.context)
     theta = working(params)
 
@@ -230,6 +231,7 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
     if opt.search.measures and search_examples is not None:
         search = problem.start(problem.at(params, search_examples), params)
 
+    damping = opt.damping.now(state.damping, state.steps)
     here = Here(
         problem=problem,
         params=params,
@@ -239,8 +241,8 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
         ratio_examples=ratio_examples,
         key=jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=IMPL), state.steps),
         steps=state.steps,
-        damping=state.damping,
-        shift=state.damping if opt.l2 is None else state.damping + opt.l2,
+        damping=damping,
+        shift=damping if opt.l2 is None else damping + opt.l2,
         rate=data.rate,
         last=state.last or None,
         loss=loss,
@@ -285,7 +287,7 @@ def decide(
     accepted = (outcome == Outcome.ACCEPTED) | (unmeasurable & jnp.any(found.z != 0))
 
     seen = judge.evidence(here, proposal, trial, outcome, accepted, opt.measures_ratio, opt.judges_last)
-    damping, record, answer = opt.damping.answer(state.damping, state.record, seen)
+    damping, record, answer = opt.damping.answer(here.damping, state.record, seen)
 
     new_params = tree.where(accepted, _decayed(opt, here.params, trial.moved), here.params)
     new_state = State(
@@ -306,7 +308,7 @@ def decide(
         resolution=trial.start.resolution,
         rho=seen.rho,
         stretch=seen.stretch,
-        damping=state.damping,
+        damping=here.damping,
         answer=answer,
         accepted=accepted,
         outcome=outcome,

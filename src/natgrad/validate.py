@@ -1,12 +1,13 @@
 """Refusals: one clear sentence for a call that cannot mean what it says."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from natgrad.part import require
-from natgrad.problem import Stateful
+from natgrad.problem import check_model
 from natgrad.search import FixedRate, Search
 from natgrad.state import Batches, Data, State
 from natgrad.tree import Tree
@@ -14,7 +15,7 @@ from natgrad.tree import Tree
 
 def optimizer(opt: Any) -> None:
     """Refuse parts that do not fit."""
-    model(opt.model)
+    check_model(opt.model)
     if isinstance(opt.likelihood, type):
         raise TypeError(
             f"likelihood is the class {opt.likelihood.__name__}: give an instance, with parentheses."
@@ -36,30 +37,6 @@ def optimizer(opt: Any) -> None:
         lambda: opt.microbatch is None or opt.microbatch >= 1,
         f"microbatch={opt.microbatch}: give a positive number of examples, or None.",
     )
-
-
-def model(model: Any) -> None:
-    """Refuse what is no function, and a module that holds its own parameters."""
-    if not callable(model):
-        raise TypeError("model must be a function: model(params, inputs) -> outputs.")
-    inner = model.fn if isinstance(model, Stateful) else model
-    # A Partial is a function, with arrays bound to it on purpose.
-    holds = not isinstance(inner, jax.tree_util.Partial) and any(
-        hasattr(leaf, "dtype") for leaf in jax.tree.leaves(inner)
-    )
-    if holds or not _hashable(inner):
-        raise TypeError(
-            f"model is a {type(inner).__name__} that holds arrays, or cannot be hashed: give a function, "
-            "lambda params, x: eqx.combine(params, static)(x) or nnx.merge(graph, params)(x)."
-        )
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def parameters(params: Tree) -> None:
@@ -157,8 +134,8 @@ def step(opt: Any, params: Tree, data: Data) -> None:
 
 
 def state(opt: Any, params: Tree, found: State) -> None:
-    """Refuse the state of another optimizer, or of other parameters."""
-    wanted = jax.eval_shape(opt.init, params)
+    """Refuse the state of another optimizer, or of other parameters: here those that are trained alone."""
+    wanted = jax.eval_shape(replace(opt, trainable=None).init, params)
     if not _same(found, wanted):
         raise ValueError(
             "state does not belong to this optimizer and these parameters: start from opt.init(params), or go on "
