@@ -20,6 +20,7 @@ from natgrad.here import Here, LastStep
 from natgrad.judge import Trial
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
+from natgrad.packed import Packed, packed, unpacked
 from natgrad.part import Part
 from natgrad.problem import Model, Problem, Start, Stateful, working
 from natgrad.search import FixedRate, Found, Search
@@ -97,7 +98,7 @@ class Optimizer(Part):
         if self.trainable is not None:
             params, _ = frozen.split(self.trainable, params)
         validate.parameters(params)
-        theta = working(params)
+        theta = working(packed(params))
         kept = self.judges_last or self.direction.needs_last_step
         return State(
             steps=jnp.zeros((), jnp.int32),
@@ -169,7 +170,8 @@ class Optimizer(Part):
 
 @jax.jit
 def _step(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
-    opt = _cast(opt, params)
+    validate.state(replace(opt, trainable=None), params, state)
+    opt, params, data = _packed(opt, params, data)
 
     def once(state: State) -> tuple[Tree, State, Info]:
         here = look(opt, params, state, data)
@@ -186,7 +188,8 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Her
 
     The first half of a step whose losses are measured elsewhere: all of it arrays, so not the metric itself.
     """
-    opt = _cast(opt, params)
+    validate.state(replace(opt, trainable=None), params, state)
+    opt, params, data = _packed(opt, params, data)
     here, proposal = _proposed(opt, look(opt, params, state, data), state)
     found = None if opt.search.measures else opt.search(here, proposal, _no_probe)
     return replace(here, linear=None, metric=None), proposal, found
@@ -203,7 +206,6 @@ def commit(
 
 def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
     """Return what is known at θ: the loss and its gradient, the metric, where changes are measured from."""
-    validate.state(replace(opt, trainable=None), params, state)
     problem = replace(opt.problem, rest=data.rest, context=data.context)
     theta = working(params)
 
@@ -268,7 +270,7 @@ _probe = jax.jit(probe)
 @jax.jit
 def moved(opt: Optimizer, here: Here, rows: Rows, z: Array) -> Tree:
     """Return θ + zᵀB, as a step would."""
-    return _move(_cast(opt, here.params), here.params, rows, z)[0]
+    return unpacked(_move(_cast(opt, here.params), here.params, rows, z)[0])
 
 
 def _no_probe(_: Array) -> Array:
@@ -318,7 +320,7 @@ def decide(
         context=_usable(here.context, here.problem.context),
         aux=here.aux,
     )
-    return new_params, new_state, info
+    return unpacked(new_params), new_state, info
 
 
 def _with_metric(opt: Optimizer, here: Here) -> Here:
@@ -440,13 +442,14 @@ def _decayed(opt: Optimizer, params: Tree, moved: Tree) -> Tree:
     """Return θ + d with the weights' decay taken off, in the dtypes of the parameters."""
     if opt.weight_decay is None:
         return moved
-    chosen = frozen.marks(opt.decayed, params)
-    return jax.tree.map(
-        lambda old, new, own: (new - opt.weight_decay * old).astype(new.dtype) if own else new,
-        params,
-        moved,
-        chosen,
+    old, new = unpacked(params), unpacked(moved)
+    left = jax.tree.map(
+        lambda a, b, own: (b - opt.weight_decay * a).astype(b.dtype) if own else b,
+        old,
+        new,
+        frozen.marks(opt.decayed, old),
     )
+    return params.layout.pack(left) if isinstance(params, Packed) else left
 
 
 def _last(state: State, accepted: Array, trial: Trial, loss: Array) -> Any:
@@ -472,6 +475,14 @@ def _usable(new: Tree, old: Tree) -> Tree:
 
 def _penalty(opt: Optimizer, theta: Tree) -> Any:
     return 0.0 if opt.l2 is None else opt.l2 / 2 * tree.vdot(theta, theta)
+
+
+def _packed(opt: Optimizer, params: Tree, data: Data) -> tuple[Optimizer, Packed, Data]:
+    """Return what a step works with: numbers in its precision, small arrays packed."""
+    theta = packed(params)
+    if data.gradient is not None:
+        data = data._replace(gradient=theta.layout.pack(data.gradient))
+    return _cast(opt, theta), theta, data
 
 
 def _cast(opt: Optimizer, params: Tree) -> Optimizer:
