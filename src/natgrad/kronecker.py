@@ -79,10 +79,12 @@ class Slot(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Leaves of one shape, seen as matrices."""
+    """Leaves of one shape, seen as matrices; those with more columns than rows are transposed."""
 
     leaves: list[int]
     """Their places in `jax.tree.leaves`."""
+    turned: list[bool]
+    """Whether they are transposed."""
     shape: tuple[int, int]
     left: Slot | None
     """None for vectors: they have one row, and their right side, a diagonal, says it all."""
@@ -90,7 +92,13 @@ class Group(NamedTuple):
 
     def matrices(self, leaves: Sequence[Array]) -> Array:
         """Return the leaves of the group as matrices, stacked."""
-        return jnp.stack([leaves[number].reshape(self.shape) for number in self.leaves])
+        parts = zip(self.leaves, self.turned, strict=True)
+        return jnp.stack([_seen_as(self.shape, leaves[number], turned) for number, turned in parts])
+
+    def put(self, matrices: Array, leaves: list[Array]) -> None:
+        """Put the matrices where the leaves are."""
+        for matrix, number, turned in zip(matrices, self.leaves, self.turned, strict=True):
+            leaves[number] = (matrix.T if turned else matrix).reshape(leaves[number].shape)
 
 
 class Length(NamedTuple):
@@ -233,8 +241,7 @@ class Kronecker(Preconditioner):
             leaves, structure = jax.tree.flatten(r)
             for group, (left, right) in zip(groups, sides, strict=True):
                 solved = jax.vmap(partial(_solved, shift))(group.matrices(leaves), left, right)
-                for number, matrix in zip(group.leaves, solved, strict=True):
-                    leaves[number] = matrix.reshape(leaves[number].shape)
+                group.put(solved, leaves)
             return jax.tree.unflatten(structure, leaves)
 
         return divide
@@ -242,12 +249,14 @@ class Kronecker(Preconditioner):
 
 def _arranged(theta: Tree, limit: int) -> tuple[list[Group], list[Length]]:
     """Return the leaves in groups, and what the stacks hold that their sides are in. An empty leaf is in no group."""
-    alike: dict[tuple[Any, ...], list[int]] = {}
+    alike: dict[tuple[Any, ...], list[tuple[int, bool]]] = {}
     for number, leaf in enumerate(jax.tree.leaves(theta)):
         if leaf.size:
             # Fan-in in rows, units in columns.
             shape = math.prod(leaf.shape[:-1]), leaf.shape[-1] if leaf.ndim else 1
-            alike.setdefault((shape, leaf.ndim > 1, leaf.dtype), []).append(number)
+            turned = leaf.ndim > 1 and shape[0] < shape[1]
+            key = shape[::-1] if turned else shape, leaf.ndim > 1, leaf.dtype
+            alike.setdefault(key, []).append((number, turned))
     counts: dict[Length, int] = {}
 
     def slot(size: int, matrix: bool, dtype: Any, count: int) -> Slot:
@@ -257,10 +266,15 @@ def _arranged(theta: Tree, limit: int) -> tuple[list[Group], list[Length]]:
         return Slot(list(counts).index(length), start, start + count)
 
     groups = []
-    for (shape, matrix, dtype), leaves in alike.items():
+    for (shape, matrix, dtype), members in alike.items():
+        leaves, turns = map(list, zip(*members, strict=True))
         left = slot(shape[0], matrix, dtype, len(leaves)) if matrix else None
-        groups.append(Group(leaves, shape, left, slot(shape[1], matrix, dtype, len(leaves))))
+        groups.append(Group(leaves, turns, shape, left, slot(shape[1], matrix, dtype, len(leaves))))
     return groups, list(counts)
+
+
+def _seen_as(shape: tuple[int, int], leaf: Array, turned: bool) -> Array:
+    return leaf.reshape(shape[::-1]).T if turned else leaf.reshape(shape)
 
 
 def _sides(group: Group) -> list[tuple[int, Slot]]:

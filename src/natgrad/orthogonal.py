@@ -30,13 +30,12 @@ def orthonormal(columns: Array) -> Array:
     rows = columns.T
     number = jnp.arange(len(rows), dtype=jnp.int32)
 
-    def one(time: Array, done: Array) -> Array:
+    def one(time: Array, rows: Array) -> Array:
         j = time // 2
-        row = jnp.where(time % 2 == 0, rows[j], done[j])
-        before = jnp.where(number < j, _exactly(done, row), 0)
-        return done.at[j].set(_unit(row - _exactly(before, done)))
+        before = jnp.where(number < j, _exactly(rows, rows[j]), 0)
+        return rows.at[j].set(_unit(rows[j] - _exactly(before, rows)))
 
-    return jax.lax.fori_loop(0, 2 * len(rows), one, jnp.zeros_like(rows)).T
+    return jax.lax.fori_loop(0, 2 * len(rows), one, rows).T
 
 
 def iterated(matrix: Array, basis: Array, turns: int) -> tuple[Array, Array]:
