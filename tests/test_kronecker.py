@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad.kronecker import Memory, Sides, _arranged
+from natgrad.kronecker import Memory, Sides, _arranged, _rebased
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -462,3 +462,88 @@ def test_without_damping_what_no_score_has_shown_is_not_divided_by_nothing():
     # The mean curvature of a leaf of n entries is 1/n, and 1e-4 of that is the least.
     for name in ("w", "v"):
         assert np.abs(solved[name]).max() < 1e4 * r[name].size * 4
+
+
+def layers(shapes):
+    """Return a chain of layers of these shapes; what does not fit is cut or padded."""
+
+    def net(params, inputs):
+        for w, b in params:
+            inputs = jnp.pad(inputs, ((0, 0), (0, max(len(w) - inputs.shape[1], 0))))[:, : len(w)]
+            inputs = jnp.tanh(inputs @ w + b)
+        return inputs
+
+    return net, [(jnp.ones(shape), jnp.zeros(shape[1])) for shape in shapes]
+
+
+def equations(jaxpr):
+    """Count the equations of a jaxpr and of all those inside it."""
+    inner = [
+        sub for eqn in jaxpr.eqns for sub in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr)
+    ]
+    return len(jaxpr.eqns) + sum(equations(getattr(sub, "jaxpr", sub)) for sub in inner if _is_jaxpr(sub))
+
+
+def _is_jaxpr(x):
+    return hasattr(x, "eqns") or hasattr(x, "jaxpr")
+
+
+def test_the_program_grows_with_shapes_not_with_leaves():
+    shapes = [(5, 7), (7, 6), (6, 5)]
+    counts = {}
+    for times in (1, 2, 20):
+        _, theta = layers(shapes * times)
+        kind = ng.Kronecker()
+        memory = kind.init(theta)
+        # One stack per length of side, and one per length of vector.
+        assert len(memory.sides) == 6
+        rebase = jax.make_jaxpr(_rebased)(memory)
+        apply = jax.make_jaxpr(lambda memory, r: divided(kind, memory, jnp.asarray(0.1), r))(memory, theta)
+        counts[times] = equations(rebase.jaxpr), equations(apply.jaxpr)
+    assert counts[1][0] == counts[2][0] == counts[20][0]
+    # A leaf more is put into a stack and taken out again.
+    per_leaf = (counts[20][1] - counts[2][1]) / (6 * 18)
+    assert per_leaf < 7
+
+
+def test_a_refresh_measures_all_leaves_of_a_shape_at_once():
+    counts = {}
+    for times in (1, 20):
+        net, theta = layers([(5, 7), (7, 6), (6, 5)] * times)
+        kinds = [ng.Identity(), ng.Kronecker()]
+        steps = [ng.fast(net, ng.GaussianMean(), precondition=kind) for kind in kinds]
+        plain, own = (
+            equations(jax.make_jaxpr(opt.step)(theta, opt.init(theta), (X[:, :3], jnp.ones((24, 5)))).jaxpr)
+            for opt in steps
+        )
+        counts[times] = own - plain
+    # The scores go forward and back through the net once more, and that grows; the rest does not.
+    assert counts[20] - counts[1] < 45 * 57
+
+
+def test_bases_stay_orthonormal_in_float32_over_two_hundred_rebases():
+    kind = ng.Kronecker(blocks=2, decay=0.5, refresh=1, rebase=1, rank=3)
+    opt = ng.natural_conjugate_gradient(model, ng.Bernoulli(), direction=ng.Preconditioned(kind))
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (params(), X, T))
+    theta, state, step = single[0], opt.init(single[0]), jax.jit(opt.step)
+    for number in range(200):
+        scale = 10.0 ** (3 * np.sin(number))
+        theta, state, _ = step(theta, state, (single[1] * jnp.float32(scale), single[2]))
+        for sides in _kronecker(state).sides:
+            if sides.basis is not None:
+                basis = np.asarray(sides.basis, np.float64)
+                assert np.abs(basis.swapaxes(1, 2) @ basis - np.eye(basis.shape[2])).max() < 1e-5
+
+
+def test_the_flagships_step_calls_no_lapack():
+    opt = ng.fast(model, ng.Bernoulli())
+    lowered = jax.jit(opt.step).lower(params(), opt.init(params()), (X, T))
+    assert "lapack" not in lowered.as_text().lower()
+    assert "lapack" in jax.jit(jnp.linalg.eigh).lower(jnp.eye(4)).as_text().lower()
+
+
+def test_no_array_of_the_memory_is_empty():
+    theta = {**params(), "none": jnp.zeros((0, 3)), "number": jnp.zeros(())}
+    memory = ng.Kronecker(limit=3).init(theta)
+    assert all(leaf.size for leaf in jax.tree.leaves(memory))
+    assert {sides.basis is None for sides in memory.sides} == {True, False}

@@ -218,10 +218,16 @@ class Kronecker(Preconditioner):
         decay = jnp.asarray(self.decay, memory.mass.dtype)
         mass = decay * memory.mass + (1 - decay)
         share = (1 - decay) / mass
-        found = [diagonal if diagonal is not None else sketch for diagonal, sketch in zip(*parts, strict=True)]
+        found = [
+            diagonal if diagonal is not None else sketch for diagonal, sketch in zip(*parts, strict=True)
+        ]
         owners = [slot.stack for slot, _ in slots]
         new = [
-            _averaged(sides, _joined([part for part, own in zip(found, owners, strict=True) if own == number]), share)
+            _averaged(
+                sides,
+                _joined([part for part, own in zip(found, owners, strict=True) if own == number]),
+                share,
+            )
             for number, sides in enumerate(memory.sides)
         ]
         # Scores that are not finite would stay in the averages for good. A branch, not a choice entry by entry: into
