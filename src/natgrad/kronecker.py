@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 FLOOR = 1e-4
 """The least entry of P, as a part of a leaf's mean curvature."""
-TURNS = 2
+TURNS = 3
 """Of orthogonal iteration, each time the bases are renewed."""
+EARLY_TURNS = 10
+"""The same, before the first regular renewal: the bases start from nothing."""
 
 # Not in the reduced precision that accelerators take for products: differences of these are divided by λ.
 _exactly = partial(jnp.matmul, precision="highest")
@@ -162,7 +164,8 @@ class Kronecker(Preconditioner):
         refresh, rebase = _turn(here.steps, self.refresh) & sound, _turn(here.steps, self.rebase) & sound
 
         memory = _renewed(refresh, partial(self._measured, here), memory, but="basis")
-        memory = _renewed(rebase, _rebased, memory, but="factor")
+        turns = jnp.where(here.steps < self.rebase, EARLY_TURNS, TURNS)
+        memory = _renewed(rebase, partial(_rebased, turns), memory, but="factor")
         divided = self._divider(memory, here.gradient, here.shift)
         # A branch, for the sake of what comes after. XLA compiles equal kernels once, but those that read a part of a
         # stack are all different: the end of a branch keeps the parts out of them.
@@ -316,7 +319,7 @@ def _joined(parts: list[Array]) -> Array:
 def _averaged(sides: Sides, found: Array, share: Array) -> Sides:
     """Return the averages, moved by a share towards what was found: diagonals, or the rows of Gram matrices."""
     share = share.astype(found.dtype)
-    if sides.basis is None:
+    if sides.basis is None or sides.values is None:
         return Sides(sides.factor + share * (found - sides.factor))
     factor = sides.factor + share * (_exactly(found.mT, found) - sides.factor)
     # The eigenvalues follow at every refresh, the basis only now and then.
@@ -328,8 +331,10 @@ def _averaged(sides: Sides, found: Array, share: Array) -> Sides:
 def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but: str) -> Memory:
     """Return the memory, renewed if it is its turn, but for a field: what a branch may change is copied every step."""
 
+    absent: dict[str, Any] = {but: None}
+
     def without(memory: Memory) -> Memory:
-        return memory._replace(sides=tuple(sides._replace(**{but: None}) for sides in memory.sides))
+        return memory._replace(sides=tuple(sides._replace(**absent) for sides in memory.sides))
 
     new = jax.lax.cond(turn, lambda: without(renew(memory)), lambda: without(memory))
     both = zip(new.sides, memory.sides, strict=True)
@@ -341,13 +346,13 @@ def _turn(steps: Array, every: int) -> Array:
     return (steps % every == 0) | ((steps < every) & (steps & (steps - 1) == 0))
 
 
-def _rebased(memory: Memory) -> Memory:
+def _rebased(turns: Array | int, memory: Memory) -> Memory:
     """Return the memory with bases turned towards the eigenvectors of its factors as they are now."""
 
     def rebase(sides: Sides) -> Sides:
         if sides.basis is None:
             return sides
-        basis, values = jax.vmap(partial(orthogonal.iterated, turns=TURNS))(sides.factor, sides.basis)
+        basis, values = jax.vmap(orthogonal.iterated, (0, 0, None))(sides.factor, sides.basis, turns)
         return Sides(sides.factor, basis, values, _rest(sides, sides.factor, values))
 
     return Memory(memory.mass, tuple(rebase(sides) for sides in memory.sides))

@@ -38,7 +38,7 @@ def orthonormal(columns: Array) -> Array:
     return jax.lax.fori_loop(0, 2 * len(rows), one, rows).T
 
 
-def iterated(matrix: Array, basis: Array, turns: int) -> tuple[Array, Array]:
+def iterated(matrix: Array, basis: Array, turns: Array | int) -> tuple[Array, Array]:
     """Return B after some turns of orthogonal iteration, B ← orthonormal(A B), and the diagonal of Bᵀ A B.
 
     A is symmetric and positive semidefinite; B has orthonormal columns and turns into A's foremost eigenvectors, the
@@ -56,7 +56,7 @@ def iterated(matrix: Array, basis: Array, turns: int) -> tuple[Array, Array]:
     order = jnp.argsort(jnp.sum(basis * image, axis=0), descending=True)
     basis, image = basis[:, order], image[:, order]
 
-    def turn(_: int, both: tuple[Array, Array]) -> tuple[Array, Array]:
+    def turn(_: Any, both: tuple[Array, Array]) -> tuple[Array, Array]:
         basis, image = both
         basis = orthonormal(image + shift * basis)
         return basis, _exactly(matrix, basis)
