@@ -350,10 +350,19 @@ def _rebased(turns: Array | int, memory: Memory) -> Memory:
     """Return the memory with bases turned towards the eigenvectors of its factors as they are now."""
 
     def rebase(sides: Sides) -> Sides:
-        if sides.basis is None:
+        if sides.basis is None or sides.values is None:
             return sides
-        basis, values = jax.vmap(orthogonal.iterated, (0, 0, None))(sides.factor, sides.basis, turns)
-        return Sides(sides.factor, basis, values, _rest(sides, sides.factor, values))
+        found = jax.vmap(orthogonal.iterated, (0, 0, None))(sides.factor, sides.basis, turns)
+        # Where a trace overflows, the old basis and values keep the state finite.
+        finite = jax.vmap(tree.is_finite)(found)
+        basis, values = (
+            jnp.where(finite.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+            for new, old in zip(found, (sides.basis, sides.values), strict=True)
+        )
+        rest = _rest(sides, sides.factor, values)
+        if rest is not None and sides.rest is not None:
+            rest = jnp.where(finite, rest, sides.rest)
+        return Sides(sides.factor, basis, values, rest)
 
     return Memory(memory.mass, tuple(rebase(sides) for sides in memory.sides))
 
