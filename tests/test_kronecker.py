@@ -547,3 +547,21 @@ def test_no_array_of_the_memory_is_empty():
     memory = ng.Kronecker(limit=3).init(theta)
     assert all(leaf.size for leaf in jax.tree.leaves(memory))
     assert {sides.basis is None for sides in memory.sides} == {True, False}
+
+
+def test_a_factor_whose_trace_overflows_leaves_its_basis_and_no_other():
+    theta = [jnp.ones((5, 4), jnp.float32), jnp.ones((5, 4), jnp.float32)]
+    memory = ng.Kronecker(rank=3).init(theta)
+    sides = tuple(
+        each._replace(
+            factor=each.factor
+            + jnp.eye(each.factor.shape[1], dtype=jnp.float32).at[0, 1].set(0.5)
+            * jnp.asarray([2e38, 1.0], jnp.float32)[:, None, None]
+        )
+        for each in memory.sides
+    )
+    after = _rebased(2, memory._replace(sides=sides))
+    for old, new in zip(sides, after.sides, strict=True):
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new))
+        np.testing.assert_array_equal(new.basis[0], old.basis[0])
+        assert np.any(new.values[1] != old.values[1])

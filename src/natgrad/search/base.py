@@ -17,7 +17,6 @@ from natgrad.directions import Proposal
 from natgrad.here import Here
 from natgrad.operator import Operator
 from natgrad.orthogonal import eigenvectors
-from natgrad.orthogonal import eigenvectors
 from natgrad.part import Part, require
 
 Probe = Callable[[Array], Array]
