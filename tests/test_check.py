@@ -163,8 +163,8 @@ def test_metrics_that_are_no_metric():
     only(ng.check(MODEL, concave, PARAMS, (X, ZERO_ONE)), "metric", "not positive")
 
     class Skewed(ng.Gaussian):
-        def fisher(self, outputs, u):
-            return u + jnp.roll(u, 1, axis=-1)
+        def at(self, outputs):
+            return super().at(outputs)._replace(product=lambda u: u + jnp.roll(u, 1, axis=-1))
 
     only(ng.check(MODEL, Skewed(), PARAMS, (X, ZERO_ONE)), "metric", "not symmetric")
     only(

@@ -90,6 +90,10 @@ class Damping(Part):
         """Return the first λ."""
         raise NotImplementedError
 
+    def now(self, damping: Array, steps: Array) -> Array:
+        """Return λ of this step; `damping` is what the last one left."""
+        return damping
+
     def record(self, dtype: Any) -> Any:
         """Return the record before the first step."""
         return ()
@@ -121,10 +125,13 @@ class Constant(Damping):
 
     def answer(self, damping: Array, record: Any, seen: Evidence) -> tuple[Array, Any, Array]:
         """Return λ at the next step, whatever this one did."""
-        following = self._at(seen.steps + 1, damping.dtype)
+        return self.now(damping, seen.steps + 1), record, jnp.asarray(Answer.KEPT, jnp.int32)
+
+    def now(self, damping: Array, steps: Array) -> Array:
+        """Return λ as it stands in the rule, which may have changed since the last step."""
+        own = self._at(steps, damping.dtype)
         # The state holds no NaN, whatever a schedule may say.
-        kept = jnp.where(jnp.isfinite(following) & (following >= 0), following, damping)
-        return kept, record, jnp.asarray(Answer.KEPT, jnp.int32)
+        return jnp.where(jnp.isfinite(own) & (own >= 0), own, damping)
 
     def _at(self, count: Any, dtype: Any) -> Array:
         value = self.value(count) if callable(self.value) else self.value

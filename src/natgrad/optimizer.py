@@ -170,8 +170,7 @@ class Optimizer(Part):
 
 @jax.jit
 def _step(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
-    validate.state(replace(opt, trainable=None), params, state)
-    opt, params, data = _packed(opt, params, data)
+    opt, params, state, data = _prepared(opt, params, state, data)
 
     def once(state: State) -> tuple[Tree, State, Info]:
         here = look(opt, params, state, data)
@@ -188,8 +187,7 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Her
 
     The first half of a step whose losses are measured elsewhere: all of it arrays, so not the metric itself.
     """
-    validate.state(replace(opt, trainable=None), params, state)
-    opt, params, data = _packed(opt, params, data)
+    opt, params, state, data = _prepared(opt, params, state, data)
     here, proposal = _proposed(opt, look(opt, params, state, data), state)
     found = None if opt.search.measures else opt.search(here, proposal, _no_probe)
     return replace(here, linear=None, metric=None), proposal, found
@@ -200,7 +198,7 @@ def commit(
     opt: Optimizer, here: Here, proposal: Proposal, found: Found, state: State
 ) -> tuple[Tree, State, Info]:
     """Return (params, state, info): the second half of such a step."""
-    opt = _cast(opt, here.params)
+    opt, state = _cast(opt, here.params), state._replace(damping=here.damping)
     return decide(opt, _with_metric(opt, here), proposal, found, state)
 
 
@@ -477,12 +475,16 @@ def _penalty(opt: Optimizer, theta: Tree) -> Any:
     return 0.0 if opt.l2 is None else opt.l2 / 2 * tree.vdot(theta, theta)
 
 
-def _packed(opt: Optimizer, params: Tree, data: Data) -> tuple[Optimizer, Packed, Data]:
-    """Return what a step works with: numbers in its precision, small arrays packed."""
+def _prepared(
+    opt: Optimizer, params: Tree, state: State, data: Data
+) -> tuple[Optimizer, Packed, State, Data]:
+    """Return what a step works with: numbers in its precision, small arrays packed, λ as the rule has it now."""
+    validate.state(replace(opt, trainable=None), params, state)
     theta = packed(params)
     if data.gradient is not None:
         data = data._replace(gradient=theta.layout.pack(data.gradient))
-    return _cast(opt, theta), theta, data
+    opt = _cast(opt, theta)
+    return opt, theta, state._replace(damping=opt.damping.now(state.damping, state.steps)), data
 
 
 def _cast(opt: Optimizer, params: Tree) -> Optimizer:
