@@ -43,6 +43,8 @@ bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machin
 	$(BIN)/python benchmarks/metric_product.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/kronecker.py
+	$(BIN)/python benchmarks/compiling.py
+	$(BIN)/python benchmarks/counts.py
 
 race: $(READY)    ## this library's recipe against Adam, Nesterov, L-BFGS by the clock (two and a half hours, idle machine; KFAC=python of an environment with kfac-jax)
 	$(BIN)/python benchmarks/race.py $(if $(KFAC),--kfac $(KFAC))

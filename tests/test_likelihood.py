@@ -49,7 +49,11 @@ def compiled(kind):
         nll = [likelihood.nll(jnp.broadcast_to(at, (len(targets), 2)), targets) for at in (r, s)]
         divergence, mean = likelihood.kl(r[None], s[None])[0], likelihood.mean(r[None])[0]
         found = (each_basis(likelihood.fisher, r), nll[1] - nll[0], divergence, mean)
-        return truth, found, each_basis(likelihood.factor, r), each_basis(likelihood.factor_transpose, r)
+        roots = (
+            each_basis(lambda r, e: likelihood.at(r).factor(e), r),
+            each_basis(lambda r, u: likelihood.at(r).factor_transpose(u), r),
+        )
+        return truth, found, *roots
 
     return compare
 

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from models import MODELS, WEIGHTS, targets_for
 
 import natgrad as ng
+from natgrad import tree
 from natgrad.here import Here
 from natgrad.metric import Metric
 
@@ -600,5 +601,7 @@ def test_the_metric_on_a_few_rows_and_on_many(count, microbatch):
     F = ng.metric_product(case.model, ng.Bernoulli(), case.params, case.inputs, microbatch=microbatch)
     flat, unravel = ravel_pytree(case.params)
     B = np.random.default_rng(count).normal(size=(count, flat.size))
-    rows = jax.vmap(unravel)(jnp.asarray(B, flat.dtype))
-    np.testing.assert_allclose(F.gram(rows), B @ truth("mlp", "bernoulli") @ B.T, rtol=1e-9)
+    few = tuple(unravel(jnp.asarray(row, flat.dtype)) for row in B)
+    many = tree.Stack(jax.vmap(unravel)(jnp.asarray(B, flat.dtype)))
+    for rows in (few, many):
+        np.testing.assert_allclose(F.gram(rows), B @ truth("mlp", "bernoulli") @ B.T, rtol=1e-9)

@@ -194,7 +194,8 @@ def test_every_number_of_a_step_is_the_dense_formulas():
             ratio_batch=(ratio_x, ratio_t, ratio_w),
         )
         np.testing.assert_allclose(ravel_pytree(params)[0], flat + step, rtol=1e-9, atol=1e-11)
-        np.testing.assert_allclose(info.loss, before, rtol=1e-12)
+        np.testing.assert_allclose(info.loss, loss(flat, x, t, WEIGHTS), rtol=1e-12)
+        np.testing.assert_allclose(info.ratio_loss, before, rtol=1e-12)
         np.testing.assert_allclose(info.rho, change / promise[reduction], rtol=1e-7)
         np.testing.assert_allclose(info.kl, step @ F @ step / 2, rtol=1e-8)
         np.testing.assert_allclose(info.grad_norm, np.linalg.norm(g), rtol=1e-12)

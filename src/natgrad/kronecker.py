@@ -4,9 +4,12 @@ For a leaf W seen as a matrix, and D_i the score of example i back-propagated fr
 
     L = E[D Dᵀ],   R = E[Dᵀ D],   τ = tr L = tr R,   F_W ≈ L ⊗ R / τ.
 
-For a dense layer D = a bᵀ, so these are K-FAC's factors under K-FAC's own assumption (Martens & Grosse 2015); but only
-the leaf's own gradient is looked at, so any model and any sharing of weights will do (Ren & Goldfarb 2021). In the
+For a dense layer D = a bᵀ, so these are K-FAC's factors under K-FAC's own assumption (Martens & Grosse 2015). Only the
+leaf's own gradient is looked at, so any model and any sharing of weights will do (Ren & Goldfarb 2021). In the
 eigenbases of L and R the damped inverse is a division: λ may change with no factor inverted again.
+
+The program grows with the number of different shapes, not of leaves. Leaves of one shape form a group, and sides of one
+length, whichever leaf they belong to, a stack. Each is one product with a leading axis.
 """
 
 import math
@@ -14,51 +17,96 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad import tree
-from natgrad.here import Use
+from natgrad import orthogonal, tree
+from natgrad.here import Here, Use
+from natgrad.packed import on_leaves, unpacked
+from natgrad.part import require
 from natgrad.precondition import Inverse, Preconditioner
 from natgrad.tree import Tree
 
-if TYPE_CHECKING:
-    from natgrad.here import Here
-
-
 FLOOR = 1e-4
 """The least entry of P, as a part of a leaf's mean curvature."""
+TURNS = 3
+"""Of orthogonal iteration, each time the bases are renewed."""
+EARLY_TURNS = 10
+"""The same, before the first regular renewal: the bases start from nothing."""
 
 # Not in the reduced precision that accelerators take for products: differences of these are divided by λ.
 _exactly = partial(jnp.matmul, precision="highest")
 
 
-class Side(NamedTuple):
-    """A factor, L or R; of a side above the limit only its diagonal, and then no basis."""
+class Sides(NamedTuple):
+    """Factors, L or R, of one length, stacked on a leading axis; of long sides and of vectors, the diagonals alone."""
 
     factor: Array
-    basis: Array
-    """Its foremost eigenvectors, as columns."""
-    values: Array
-    """The factor's diagonal in its basis."""
-    rest: Array
-    """The mean of the eigenvalues outside the basis."""
+    """(count, n, n), or (count, n) for diagonals, which have nothing else."""
+    basis: Array | None = None
+    """Their foremost eigenvectors, as columns."""
+    values: Array | None = None
+    """The factors' diagonals in these bases."""
+    rest: Array | None = None
+    """The means of the eigenvalues outside the bases; None where the bases are whole."""
 
 
 class Memory(NamedTuple):
-    """Running averages and eigenbases, a leaf each in the order of `jax.tree.leaves`."""
+    """Running averages and eigenbases."""
 
     mass: Array
     """The sum of the weights in the averages: they start from nothing."""
-    left: tuple[Side, ...]
-    right: tuple[Side, ...]
-    """Of a vector or a number, whose left side has length 1, the diagonal."""
+    sides: tuple[Sides, ...]
+    """One stack per length of side."""
 
 
-Kept = TypeVar("Kept", Side, Memory)
+class Slot(NamedTuple):
+    """Where the sides of a group are."""
+
+    stack: int
+    start: int
+    stop: int
+
+    def of(self, stacks: Sequence[Any]) -> Any:
+        """Return this part of a stack."""
+        whole = stacks[self.stack]
+        if self == (self.stack, 0, jax.tree.leaves(whole)[0].shape[0]):
+            return whole
+        return jax.tree.map(lambda leaf: leaf[self.start : self.stop], whole)
+
+
+class Group(NamedTuple):
+    """Leaves of one shape, seen as matrices; those with more columns than rows are transposed."""
+
+    leaves: list[int]
+    """Their places in `jax.tree.leaves`."""
+    turned: list[bool]
+    """Whether they are transposed."""
+    shape: tuple[int, int]
+    left: Slot | None
+    """None for vectors: they have one row, and their right side, a diagonal, says it all."""
+    right: Slot
+
+    def matrices(self, leaves: Sequence[Array]) -> Array:
+        """Return the leaves of the group as matrices, stacked."""
+        parts = zip(self.leaves, self.turned, strict=True)
+        return jnp.stack([_seen_as(self.shape, leaves[number], turned) for number, turned in parts])
+
+    def put(self, matrices: Array, leaves: list[Array]) -> None:
+        """Put the matrices where the leaves are."""
+        for matrix, number, turned in zip(matrices, self.leaves, self.turned, strict=True):
+            leaves[number] = (matrix.T if turned else matrix).reshape(leaves[number].shape)
+
+
+class Length(NamedTuple):
+    """What sides of one stack have in common."""
+
+    size: int
+    dense: bool
+    dtype: Any
 
 
 @dataclass(frozen=True)
@@ -96,118 +144,198 @@ class Kronecker(Preconditioner):
                 raise ValueError(f"Kronecker({name}={getattr(self, name)}): give a positive number.")
         if self.size is not None and self.size < 1:
             raise ValueError(f"Kronecker(size={self.size}): give a positive number of examples, or None.")
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"Kronecker(decay={self.decay}): give a number in [0, 1).")
+        require(lambda: 0 <= self.decay < 1, f"Kronecker(decay={self.decay}): give a number in [0, 1).")
 
     def init(self, theta: Tree) -> Memory:
         """Return empty averages."""
-        leaves = jax.tree.leaves(theta)
-        left, right = (tuple(self._empty(leaf, side) for leaf in leaves) for side in (0, 1))
-        return Memory(jnp.zeros((), tree.dtype(theta)), left, right)
+        groups, lengths = _arranged(theta, self.limit)
+        slots = [slot for group in groups for slot in (group.left, group.right) if slot is not None]
+        counts = [max(slot.stop for slot in slots if slot.stack == number) for number in range(len(lengths))]
+        sides = tuple(self._empty(*each) for each in zip(lengths, counts, strict=True))
+        return Memory(jnp.zeros((), tree.dtype(theta)), sides)
 
-    def inverse(self, here: "Here", memory: Memory) -> tuple[Inverse, Memory]:
+    def inverse(self, here: Here, memory: Memory) -> tuple[Inverse, Memory]:
         """Return r ↦ P⁻¹r, with averages and bases refreshed when it is their turn."""
         # A batch that spoils the gradient has nothing to say of the metric either.
         sound = tree.is_finite(here.gradient)
         refresh, rebase = _turn(here.steps, self.refresh) & sound, _turn(here.steps, self.rebase) & sound
 
         memory = _renewed(refresh, partial(self._measured, here), memory, but="basis")
-        memory = _renewed(rebase, _rebased, memory, but="factor")
-        return partial(_divided, memory, here.shift), memory
+        turns = jnp.where(here.steps < self.rebase, EARLY_TURNS, TURNS)
+        memory = _renewed(rebase, partial(_rebased, turns), memory, but="factor")
+        divided = self._divider(memory, here.gradient, here.shift)
+        # A branch, for the sake of what comes after. XLA compiles equal kernels once, but those that read a part of a
+        # stack are all different: the end of a branch keeps the parts out of them.
+        return lambda r: jax.lax.cond(sound, divided, lambda r: r, r), memory
 
-    def _empty(self, leaf: Array, side: int) -> Side:
-        size, dtype = _matrix(leaf).shape[side], leaf.dtype
-        if size > self.limit or leaf.ndim < 2 or leaf.size == 0:
-            return Side(
-                jnp.zeros(size, dtype), jnp.zeros((0, 0), dtype), jnp.zeros(size, dtype), jnp.zeros((), dtype)
-            )
+    def _empty(self, length: Length, count: int) -> Sides:
+        size, _, dtype = length
+        if not length.dense:
+            return Sides(jnp.zeros((count, size), dtype))
         rank = min(self.rank, size)
-        # Any start will do that is orthogonal to nothing.
-        basis = jnp.linalg.qr(jax.random.normal(jax.random.key(size), (size, rank), dtype))[0]
-        return Side(jnp.zeros((size, size), dtype), basis, jnp.zeros(rank, dtype), jnp.zeros((), dtype))
+        # A basis of some eigenvectors turns into the foremost ones only if it is orthogonal to none of them.
+        start = jnp.eye(size, dtype=dtype) if rank == size else orthogonal.spread(size, rank, dtype)
+        return Sides(
+            jnp.zeros((count, size, size), dtype),
+            jnp.array(jnp.broadcast_to(start, (count, size, rank))),
+            jnp.zeros((count, rank), dtype),
+            None if rank == size else jnp.zeros(count, dtype),
+        )
 
-    def _measured(self, here: "Here", memory: Memory) -> Memory:
+    def _measured(self, here: Here, memory: Memory) -> Memory:
         """Return the averages with this step's scores in them."""
         assert here.metric is not None
-        sides = (*memory.left, *memory.right)
-        across = [side.factor.shape[0] for side in (*memory.right, *memory.left)]
+        groups, lengths = _arranged(here.gradient, self.limit)
         for_scores, for_sketch = jax.random.split(here.key_for(Use.KRONECKER))
-        shared = _signs(for_sketch, across, self.sketch)
+
+        # Every group's sides, each with the number of its columns.
+        slots = [(slot, group.shape[1 - side]) for group in groups for side, slot in _sides(group)]
+        across = [
+            (slot.stop - slot.start, width)
+            for slot, width in slots
+            if lengths[slot.stack].dense and width > self.sketch
+        ]
+        shared = _signs(for_sketch, self.sketch, across)
 
         def measure(key: Array, score: Tree) -> tuple[Tree, Tree]:
-            matrices = [_matrix(leaf) for leaf in jax.tree.leaves(score)]
-            views = [*matrices, *(matrix.T for matrix in matrices)]
-            own = _signs(key, across, 1)
-            dense = [side.factor.ndim == 2 for side in sides]
-            diagonals = [
-                None if full else jnp.sum(view * view, axis=1)
-                for view, full in zip(views, dense, strict=True)
+            leaves = jax.tree.leaves(unpacked(score))
+            stacked = [group.matrices(leaves) for group in groups]
+            views = [
+                matrices if side == 0 else matrices.mT
+                for group, matrices in zip(groups, stacked, strict=True)
+                for side, _ in _sides(group)
             ]
-            sketches = [
-                _sketched(view, omega, flips) if full else None
-                for view, full, omega, flips in zip(views, dense, shared, own, strict=True)
-            ]
+            signs = iter([a * b for a, b in zip(shared, _signs(key, 1, across), strict=True)])
+            diagonals, sketches = [], []
+            for view, (slot, width) in zip(views, slots, strict=True):
+                dense = lengths[slot.stack].dense
+                diagonals.append(None if dense else jnp.sum(view * view, axis=2))
+                omega = next(signs) if dense and width > self.sketch else None
+                sketches.append(_sketched(view, omega) if dense else None)
             return diagonals, sketches
 
-        mass = self.decay * memory.mass + (1 - self.decay)
-        share = (1 - self.decay) / mass
-
-        def averaged(side: Side, diagonal: Array, sketch: Array | None) -> Side:
-            columns = None if sketch is None else sketch.reshape(-1, sketch.shape[-1])
-            measured = diagonal if columns is None else _exactly(columns.T, columns)
-            factor = side.factor + share.astype(measured.dtype) * (measured - side.factor)
-            if columns is None:
-                return side._replace(factor=factor, values=factor)
-            # The eigenvalues follow at every refresh, the basis only now and then.
-            seen = jnp.sum(_exactly(columns, side.basis) ** 2, axis=0)
-            values = side.values + share.astype(measured.dtype) * (seen - side.values)
-            return Side(factor, side.basis, values, _rest(factor, values))
-
         parts = here.metric.scores(for_scores, self.blocks, measure, self.size)
-        new = [averaged(*each) for each in zip(sides, *parts, strict=True)]
-        after = Memory(mass, tuple(new[: len(memory.left)]), tuple(new[len(memory.left) :]))
-        # Scores that are not finite would stay in the averages for good.
-        return _if_finite(after, memory)
+        decay = jnp.asarray(self.decay, memory.mass.dtype)
+        mass = decay * memory.mass + (1 - decay)
+        share = (1 - decay) / mass
+        found = [
+            diagonal if diagonal is not None else sketch for diagonal, sketch in zip(*parts, strict=True)
+        ]
+        owners = [slot.stack for slot, _ in slots]
+        new = [
+            _averaged(
+                sides,
+                _joined([part for part, own in zip(found, owners, strict=True) if own == number]),
+                share,
+            )
+            for number, sides in enumerate(memory.sides)
+        ]
+        # Scores that are not finite would stay in the averages for good. A branch, not a choice entry by entry: into
+        # each stack's kernel XLA would put the test of all of them anew.
+        after = Memory(mass, tuple(new))
+        return jax.lax.cond(tree.is_finite(after), lambda: after, lambda: memory)
+
+    def _divider(self, memory: Memory, like: Tree, shift: Array) -> Callable[[Tree], Tree]:
+        """Return r ↦ P⁻¹r for trees like this one."""
+        groups, _ = _arranged(like, self.limit)
+        sides = [
+            (None if group.left is None else group.left.of(memory.sides), group.right.of(memory.sides))
+            for group in groups
+        ]
+
+        def divide(r: Tree) -> Tree:
+            leaves, structure = jax.tree.flatten(r)
+            for group, (left, right) in zip(groups, sides, strict=True):
+                solved = jax.vmap(partial(_solved, shift))(group.matrices(leaves), left, right)
+                group.put(solved, leaves)
+            return jax.tree.unflatten(structure, leaves)
+
+        return partial(on_leaves, divide)
 
 
-def _if_finite(new: Kept, old: Kept) -> Kept:
-    """Return the new, or the old where a number in it is not finite.
+def _arranged(theta: Tree, limit: int) -> tuple[list[Group], list[Length]]:
+    """Return the leaves in groups, and what the stacks hold that their sides are in. An empty leaf is in no group."""
+    alike: dict[tuple[Any, ...], list[tuple[int, bool]]] = {}
+    for number, leaf in enumerate(jax.tree.leaves(unpacked(theta))):
+        if leaf.size:
+            # Fan-in in rows, units in columns.
+            shape = math.prod(leaf.shape[:-1]), leaf.shape[-1] if leaf.ndim else 1
+            turned = leaf.ndim > 1 and shape[0] < shape[1]
+            key = shape[::-1] if turned else shape, leaf.ndim > 1, leaf.dtype
+            alike.setdefault(key, []).append((number, turned))
+    counts: dict[Length, int] = {}
 
-    A branch, not a choice entry by entry: into each leaf's kernel XLA would put the test of all of them anew.
-    """
-    return jax.lax.cond(tree.is_finite(new), lambda: new, lambda: old)
+    def slot(size: int, matrix: bool, dtype: Any, count: int) -> Slot:
+        length = Length(size, matrix and size <= limit, dtype)
+        start = counts.get(length, 0)
+        counts[length] = start + count
+        return Slot(list(counts).index(length), start, start + count)
+
+    groups = []
+    for (shape, matrix, dtype), members in alike.items():
+        leaves, turns = map(list, zip(*members, strict=True))
+        left = slot(shape[0], matrix, dtype, len(leaves)) if matrix else None
+        groups.append(Group(leaves, turns, shape, left, slot(shape[1], matrix, dtype, len(leaves))))
+    return groups, list(counts)
 
 
-def _signs(key: Array, widths: Sequence[int], count: int) -> list[Array]:
-    """Return random signs, (count, width) for each width: drawn at once, which compiles in a fraction of the time."""
-    drawn = jax.random.rademacher(key, (count, sum(widths)), jnp.int8)
-    return jnp.split(drawn, list(accumulate(widths))[:-1], axis=1)
+def _seen_as(shape: tuple[int, int], leaf: Array, turned: bool) -> Array:
+    return leaf.reshape(shape[::-1]).T if turned else leaf.reshape(shape)
 
 
-def _sketched(rows: Array, omega: Array, flips: Array) -> Array:
-    """Return (SDΩ)ᵀ, E[DΩΩᵀD] = I: Ω for all groups, D a group's own, so that their errors do not add up.
+def _sides(group: Group) -> list[tuple[int, Slot]]:
+    """Return the sides a group has: 0 for its left one, 1 for its right one."""
+    both = enumerate((group.left, group.right))
+    return [(side, slot) for side, slot in both if slot is not None]
 
-    What is narrow enough stays as it is.
-    """
-    if rows.shape[1] <= omega.shape[0]:
-        return rows.T
-    return _exactly((omega * flips).astype(rows.dtype), rows.T) / omega.shape[0] ** 0.5
+
+def _signs(key: Array, count: int, shapes: Sequence[tuple[int, int]]) -> list[Array]:
+    """Return random signs, (members, count, width) for each shape: drawn at once, which compiles in less time."""
+    sizes = [members * count * width for members, width in shapes]
+    drawn = jnp.split(jax.random.rademacher(key, (sum(sizes),), jnp.int8), list(accumulate(sizes))[:-1])
+    return [flat.reshape(m, count, w) for flat, (m, w) in zip(drawn, shapes, strict=False)]
+
+
+def _sketched(views: Array, omega: Array | None) -> Array:
+    """Return (SΩ)ᵀ of each view S, E[ΩΩᵀ] = I; without Ω, Sᵀ."""
+    if omega is None:
+        return views.mT
+    return _exactly(omega.astype(views.dtype), views.mT) / omega.shape[1] ** 0.5
+
+
+def _joined(parts: list[Array]) -> Array:
+    """Return the parts of a stack as one, (members, rows, n) or (members, n). Missing rows are zeros, which add 0."""
+    if parts[0].ndim > 2:
+        # (blocks, members, columns, n) as it comes from the groups of examples.
+        most = max(part.shape[2] for part in parts)
+        parts = [jnp.pad(p, ((0, 0), (0, 0), (0, most - p.shape[2]), (0, 0))) for p in parts]
+        parts = [part.swapaxes(0, 1).reshape(part.shape[1], -1, part.shape[3]) for part in parts]
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+
+
+def _averaged(sides: Sides, found: Array, share: Array) -> Sides:
+    """Return the averages, moved by a share towards what was found: diagonals, or the rows of Gram matrices."""
+    share = share.astype(found.dtype)
+    if sides.basis is None or sides.values is None:
+        return Sides(sides.factor + share * (found - sides.factor))
+    factor = sides.factor + share * (_exactly(found.mT, found) - sides.factor)
+    # The eigenvalues follow at every refresh, the basis only now and then.
+    seen = jnp.sum(_exactly(found, sides.basis) ** 2, axis=1)
+    values = sides.values + share * (seen - sides.values)
+    return Sides(factor, sides.basis, values, _rest(sides, factor, values))
 
 
 def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but: str) -> Memory:
     """Return the memory, renewed if it is its turn, but for a field: what a branch may change is copied every step."""
 
+    absent: dict[str, Any] = {but: None}
+
     def without(memory: Memory) -> Memory:
-        return _each_side(lambda side: side._replace(**{but: None}), memory)
+        return memory._replace(sides=tuple(sides._replace(**absent) for sides in memory.sides))
 
     new = jax.lax.cond(turn, lambda: without(renew(memory)), lambda: without(memory))
-    return _each_side(lambda side, old: side._replace(**{but: getattr(old, but)}), new, memory)
-
-
-def _each_side(function: Callable[..., Side], memory: Memory, *others: Memory) -> Memory:
-    left = map(function, memory.left, *(other.left for other in others))
-    right = map(function, memory.right, *(other.right for other in others))
-    return Memory(memory.mass, tuple(left), tuple(right))
+    both = zip(new.sides, memory.sides, strict=True)
+    return Memory(new.mass, tuple(sides._replace(**{but: getattr(old, but)}) for sides, old in both))
 
 
 def _turn(steps: Array, every: int) -> Array:
@@ -215,81 +343,69 @@ def _turn(steps: Array, every: int) -> Array:
     return (steps % every == 0) | ((steps < every) & (steps & (steps - 1) == 0))
 
 
-def _matrix(leaf: Array) -> Array:
-    """Return the leaf with its fan-in in rows and its units in columns."""
-    # Not -1, which an empty leaf leaves open.
-    return leaf.reshape(math.prod(leaf.shape[:-1]), leaf.shape[-1] if leaf.ndim else 1)
+def _rebased(turns: Array | int, memory: Memory) -> Memory:
+    """Return the memory with bases turned towards the eigenvectors of its factors as they are now."""
+
+    def rebase(sides: Sides) -> Sides:
+        if sides.basis is None or sides.values is None:
+            return sides
+        found = jax.vmap(orthogonal.iterated, (0, 0, None))(sides.factor, sides.basis, turns)
+        # Where a trace overflows, the old basis and values keep the state finite.
+        finite = jax.vmap(tree.is_finite)(found)
+        basis, values = (
+            jnp.where(finite.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+            for new, old in zip(found, (sides.basis, sides.values), strict=True)
+        )
+        rest = _rest(sides, sides.factor, values)
+        if rest is not None and sides.rest is not None:
+            rest = jnp.where(finite, rest, sides.rest)
+        return Sides(sides.factor, basis, values, rest)
+
+    return Memory(memory.mass, tuple(rebase(sides) for sides in memory.sides))
 
 
-def _rebased(memory: Memory) -> Memory:
-    """Return the memory with the eigenbases of its factors as they are now."""
-
-    def rebase(side: Side) -> Side:
-        if side.factor.ndim == 1:
-            return side
-        values, basis = _eigenvectors(side.factor, side.basis)
-        new = Side(side.factor, basis, values, _rest(side.factor, values))
-        # Where no eigenvectors were found, the old ones keep the state finite.
-        return _if_finite(new, side)
-
-    return _each_side(rebase, memory)
+def _rest(sides: Sides, factor: Array, values: Array) -> Array | None:
+    """Return the means of the eigenvalues outside the bases, from the traces."""
+    if sides.rest is None:
+        return None
+    outside = factor.shape[-1] - values.shape[-1]
+    return jnp.maximum(jnp.trace(factor, axis1=1, axis2=2) - jnp.sum(values, axis=1), 0) / outside
 
 
-def _rest(factor: Array, values: Array) -> Array:
-    """Return the mean of the eigenvalues outside the basis, from the trace."""
-    outside = max(factor.shape[0] - values.shape[0], 1)
-    return jnp.maximum(jnp.trace(factor) - jnp.sum(values), 0) / outside
-
-
-def _divided(memory: Memory, shift: Array, r: Tree) -> Tree:
-    leaves, structure = jax.tree.flatten(r)
-    parts = zip(leaves, memory.left, memory.right, strict=True)
-    solved = [_solved(leaf, left, right, shift) for leaf, left, right in parts]
-    return jax.tree.unflatten(structure, solved)
-
-
-def _eigenvectors(factor: Array, before: Array) -> tuple[Array, Array]:
-    """Return the foremost eigenvalues and eigenvectors: of some, what a turn of subspace iteration makes of the old."""
-    if before.shape[0] == before.shape[1]:
-        return jnp.linalg.eigh(factor)
-    span, _ = jnp.linalg.qr(_exactly(factor, before))
-    values, turn = jnp.linalg.eigh(_exactly(span.T, _exactly(factor, span)))
-    return values, _exactly(span, turn)
-
-
-def _solved(leaf: Array, left: Side, right: Side, shift: Array) -> Array:
-    """Return (L ⊗ R / τ + λI)⁻¹ r in the eigenbases."""
-    if leaf.size == 0:
-        return leaf
-    tiny = jnp.finfo(leaf.dtype).tiny ** 0.5
-    # The traces agree, but for the sketches. A vector's left side is τ.
-    trace = jnp.sqrt(_trace(left)) * jnp.sqrt(_trace(right))
+def _solved(shift: Array, matrix: Array, left: Sides | None, right: Sides) -> Array:
+    """Return (L ⊗ R / τ + λI)⁻¹ r in the eigenbases, of one leaf; for a vector (diag R + λI)⁻¹ r."""
+    tiny = jnp.finfo(matrix.dtype).tiny ** 0.5
+    # The traces agree, but for the sketches.
+    trace = _trace(right) if left is None else jnp.sqrt(_trace(left)) * jnp.sqrt(_trace(right))
     # Without damping, directions that no score has shown yet: not 0 next to the mean of those that were seen.
-    least = jnp.maximum(FLOOR * trace / leaf.size, tiny)
+    least = jnp.maximum(FLOOR * trace / matrix.size, tiny)
 
     def over_left(rows: Array, a: Array) -> Array:
         def over_right(columns: Array, b: Array) -> Array:
-            curvature = (
-                jnp.maximum(b.reshape(-1, 1), 0) * jnp.maximum(a.reshape(1, -1), 0) / jnp.maximum(trace, tiny)
-            )
-            return columns / jnp.maximum(curvature + shift.astype(leaf.dtype), least)
+            curvature = jnp.maximum(b.reshape(-1, 1), 0) * jnp.maximum(a.reshape(1, -1), 0)
+            return columns / jnp.maximum(curvature + shift.astype(matrix.dtype), least)
 
         return _along(right, rows.T, over_right).T
 
-    return _along(left, _matrix(leaf), over_left).reshape(leaf.shape)
+    if left is None:
+        return over_left(matrix, jnp.ones((), matrix.dtype))
+    # a b / τ is finite where neither a b nor 1 / τ need be.
+    return _along(left, matrix, lambda rows, a: over_left(rows, a / jnp.maximum(trace, tiny)))
 
 
-def _trace(side: Side) -> Array:
-    outside = side.factor.shape[0] - side.values.shape[0]
-    return jnp.sum(jnp.maximum(side.values, 0)) + outside * side.rest
+def _trace(side: Sides) -> Array:
+    values = side.factor if side.values is None else side.values
+    inside = jnp.sum(jnp.maximum(values, 0))
+    return inside if side.rest is None else inside + (side.factor.shape[0] - len(values)) * side.rest
 
 
-def _along(side: Side, rows: Array, divide: Callable[[Array, Array], Array]) -> Array:
+def _along(side: Sides, rows: Array, divide: Callable[[Array, Array], Array]) -> Array:
     """Return the rows, turned into a side's eigenbasis, divided by what goes with its eigenvalues, and turned back."""
-    if side.factor.ndim == 1:
-        return divide(rows, side.values)
+    if side.basis is None:
+        return divide(rows, side.factor)
+    assert side.values is not None
     inside = _exactly(side.basis.T, rows)
-    if side.basis.shape[0] == side.basis.shape[1]:
+    if side.rest is None:
         return _exactly(side.basis, divide(inside, side.values))
     # What rounding leaves of the inside in the outside is divided by `rest`, perhaps a millionth of the values: it is
     # taken out once more, after the division, which is one number along this side and so commutes with the basis.

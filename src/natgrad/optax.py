@@ -23,6 +23,7 @@ from natgrad.directions import Natural, SolverInfo, WithLastStep
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
 from natgrad.optimizer import Optimizer, commit, moved, propose
+from natgrad.packed import unpacked
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.problem import Model, Start, working
 from natgrad.search import FixedRate
@@ -228,7 +229,7 @@ def _attempt(
         found = found._replace(change=loss(moved(opt, here, proposal.rows, found.z)) - before)
     after, steps, info = commit(opt, here, proposal, found, steps)
     if natural:
-        direction = tree.scale(-1, tree.first(proposal.rows))
+        direction = unpacked(tree.scale(-1, tree.first(proposal.rows)))
         direction = tree.where(info.accepted, direction, tree.zeros_like(direction))
     else:
         direction = tree.sub(working(after), working(own))

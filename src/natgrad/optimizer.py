@@ -20,6 +20,7 @@ from natgrad.here import Here, LastStep
 from natgrad.judge import Trial
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
+from natgrad.packed import Packed, packed, unpacked
 from natgrad.part import Part
 from natgrad.problem import Model, Problem, Start, Stateful, working
 from natgrad.search import FixedRate, Found, Search
@@ -97,7 +98,7 @@ class Optimizer(Part):
         if self.trainable is not None:
             params, _ = frozen.split(self.trainable, params)
         validate.parameters(params)
-        theta = working(params)
+        theta = working(packed(params))
         kept = self.judges_last or self.direction.needs_last_step
         return State(
             steps=jnp.zeros((), jnp.int32),
@@ -169,8 +170,7 @@ class Optimizer(Part):
 
 @jax.jit
 def _step(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
-    opt = _cast(opt, params)
-    validate.state(opt, params, state)
+    opt, params, state, data = _prepared(opt, params, state, data)
 
     def once(state: State) -> tuple[Tree, State, Info]:
         here = look(opt, params, state, data)
@@ -187,8 +187,7 @@ def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Her
 
     The first half of a step whose losses are measured elsewhere: all of it arrays, so not the metric itself.
     """
-    opt = _cast(opt, params)
-    validate.state(opt, params, state)
+    opt, params, state, data = _prepared(opt, params, state, data)
     here, proposal = _proposed(opt, look(opt, params, state, data), state)
     found = None if opt.search.measures else opt.search(here, proposal, _no_probe)
     return replace(here, linear=None, metric=None), proposal, found
@@ -199,7 +198,7 @@ def commit(
     opt: Optimizer, here: Here, proposal: Proposal, found: Found, state: State
 ) -> tuple[Tree, State, Info]:
     """Return (params, state, info): the second half of such a step."""
-    opt = _cast(opt, here.params)
+    opt, state = _cast(opt, here.params), state._replace(damping=here.damping)
     return decide(opt, _with_metric(opt, here), proposal, found, state)
 
 
@@ -231,7 +230,6 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
     if opt.search.measures and search_examples is not None:
         search = problem.start(problem.at(params, search_examples), params)
 
-    damping = opt.damping.now(state.damping, state.steps)
     here = Here(
         problem=problem,
         params=params,
@@ -241,8 +239,8 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
         ratio_examples=ratio_examples,
         key=jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=IMPL), state.steps),
         steps=state.steps,
-        damping=damping,
-        shift=damping if opt.l2 is None else damping + opt.l2,
+        damping=state.damping,
+        shift=state.damping if opt.l2 is None else state.damping + opt.l2,
         rate=data.rate,
         last=state.last or None,
         loss=loss,
@@ -270,7 +268,7 @@ _probe = jax.jit(probe)
 @jax.jit
 def moved(opt: Optimizer, here: Here, rows: Rows, z: Array) -> Tree:
     """Return θ + zᵀB, as a step would."""
-    return _move(_cast(opt, here.params), here.params, rows, z)[0]
+    return unpacked(_move(_cast(opt, here.params), here.params, rows, z)[0])
 
 
 def _no_probe(_: Array) -> Array:
@@ -287,7 +285,7 @@ def decide(
     accepted = (outcome == Outcome.ACCEPTED) | (unmeasurable & jnp.any(found.z != 0))
 
     seen = judge.evidence(here, proposal, trial, outcome, accepted, opt.measures_ratio, opt.judges_last)
-    damping, record, answer = opt.damping.answer(here.damping, state.record, seen)
+    damping, record, answer = opt.damping.answer(state.damping, state.record, seen)
 
     new_params = tree.where(accepted, _decayed(opt, here.params, trial.moved), here.params)
     new_state = State(
@@ -308,7 +306,7 @@ def decide(
         resolution=trial.start.resolution,
         rho=seen.rho,
         stretch=seen.stretch,
-        damping=here.damping,
+        damping=state.damping,
         answer=answer,
         accepted=accepted,
         outcome=outcome,
@@ -320,7 +318,7 @@ def decide(
         context=_usable(here.context, here.problem.context),
         aux=here.aux,
     )
-    return new_params, new_state, info
+    return unpacked(new_params), new_state, info
 
 
 def _with_metric(opt: Optimizer, here: Here) -> Here:
@@ -442,13 +440,14 @@ def _decayed(opt: Optimizer, params: Tree, moved: Tree) -> Tree:
     """Return θ + d with the weights' decay taken off, in the dtypes of the parameters."""
     if opt.weight_decay is None:
         return moved
-    chosen = frozen.marks(opt.decayed, params)
-    return jax.tree.map(
-        lambda old, new, own: (new - opt.weight_decay * old).astype(new.dtype) if own else new,
-        params,
-        moved,
-        chosen,
+    old, new = unpacked(params), unpacked(moved)
+    left = jax.tree.map(
+        lambda a, b, own: (b - opt.weight_decay * a).astype(b.dtype) if own else b,
+        old,
+        new,
+        frozen.marks(opt.decayed, old),
     )
+    return params.layout.pack(left) if isinstance(params, Packed) else left
 
 
 def _last(state: State, accepted: Array, trial: Trial, loss: Array) -> Any:
@@ -474,6 +473,18 @@ def _usable(new: Tree, old: Tree) -> Tree:
 
 def _penalty(opt: Optimizer, theta: Tree) -> Any:
     return 0.0 if opt.l2 is None else opt.l2 / 2 * tree.vdot(theta, theta)
+
+
+def _prepared(
+    opt: Optimizer, params: Tree, state: State, data: Data
+) -> tuple[Optimizer, Packed, State, Data]:
+    """Return what a step works with: numbers in its precision, small arrays packed, λ as the rule has it now."""
+    validate.state(opt, params, state)
+    theta = packed(params)
+    if data.gradient is not None:
+        data = data._replace(gradient=theta.layout.pack(data.gradient))
+    opt = _cast(opt, theta)
+    return opt, theta, state._replace(damping=opt.damping.now(state.damping, state.steps)), data
 
 
 def _cast(opt: Optimizer, params: Tree) -> Optimizer:

@@ -16,6 +16,7 @@ from jax import Array
 from natgrad import frozen, tree
 from natgrad.examples import Examples, OverExamples
 from natgrad.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, Product
+from natgrad.packed import unpacked
 from natgrad.tree import Tree
 
 Model = Callable[..., Any]
@@ -235,7 +236,8 @@ def run(
     model: Model, has_aux: bool, params: Tree, rest: Tree, inputs: Tree, context: Tree
 ) -> tuple[Any, tuple[Any, Any]]:
     """Return outputs and (new context, aux), running the model's own Python with its frozen parameters."""
-    whole = params if rest is None else frozen.merge(params, rest)
+    own = unpacked(params)
+    whole = own if rest is None else frozen.merge(own, rest)
     args = (whole, inputs) if context is None else (whole, inputs, context)
     _check_call(model, args)
     returned = model(*args)

@@ -114,32 +114,6 @@ def test_preconditioned_rows_point_downhill():
     np.testing.assert_allclose(after, before - 1e-3 * PROBLEM.gradient(before), rtol=1e-10)
 
 
-class Counting(ng.Natural):
-    """The natural gradient, and how often a step of it was taken."""
-
-    def init(self, theta):
-        return super().init(theta), jnp.zeros((), jnp.int32)
-
-    def rows(self, here, memory):
-        found = super().rows(here, memory[0])
-        return found._replace(memory=(found.memory, memory[1]))
-
-    def remember(self, memory, step):
-        return memory[0], memory[1] + 1
-
-    def forget(self, before, after):
-        return super().forget(before[0], after[0]), before[1]
-
-
-def test_ncg_f_lets_the_inner_direction_remember():
-    opt = ncg(direction=Counting(EXACT), beta=ng.PolakRibiere(), search=ng.LineSearch())
-    params, state = PROBLEM.start, opt.init(PROBLEM.start)
-    for _ in range(3):
-        params, state, info = opt.step(params, state, PROBLEM.batch, metric_inputs=PROBLEM.other_inputs)
-        assert info.accepted
-    assert state.direction.inner[1] == 3
-
-
 def test_ncg_f_asks_for_a_metric_only_if_the_inner_direction_does():
     assert ng.Conjugate(ng.Natural()).needs_metric
     assert not ng.Conjugate(ng.Gradient()).needs_metric

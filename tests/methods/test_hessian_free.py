@@ -185,7 +185,7 @@ def test_martens_preconditioner_estimates_the_mean_squared_gradients():
     squares = np.mean((np.asarray(x) * (np.asarray(x) @ theta - np.asarray(t))[:, None]) ** 2, axis=0)
     metric = ng.metric_product(model, ng.Gaussian(), PROBLEM.start, x, None, ng.EmpiricalFisher(), targets=t)
     # One block an example: no cross terms, no noise.
-    np.testing.assert_allclose(metric.diagonal(jax.random.key(0), blocks=40), squares, rtol=1e-10)
+    np.testing.assert_allclose(metric.diagonal(jax.random.key(0), groups=40), squares, rtol=1e-10)
     draws = jax.lax.map(lambda key: metric.diagonal(key, 4), jax.random.split(jax.random.key(1), 2000))
     error = np.std(draws, axis=0) / np.sqrt(2000)
     np.testing.assert_array_less(np.abs(np.mean(draws, axis=0) - squares), 5 * error)
@@ -210,7 +210,7 @@ def test_a_preconditioner_does_not_change_the_solution(precondition):
 
 def test_kiros_schedules():
     opt = ng.stochastic_hessian_free(model, ng.Gaussian(), steps_per_epoch=2)
-    warm = opt.direction.natural.warm_start
+    warm = opt.direction.inner.warm_start
     np.testing.assert_allclose([warm(0), warm(1), warm(2), warm(10_000)], [0.5, 0.5, 0.505, 0.99], rtol=1e-6)
     _, state, info = opt.step(PROBLEM.start, opt.init(PROBLEM.start), PROBLEM.batch)
     assert int(info.solver.iterations) == 5

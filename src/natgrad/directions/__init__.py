@@ -1,7 +1,7 @@
 """The rows B: what a step may combine, from the gradient, the metric and what the last step left behind."""
 
-from natgrad.directions.base import Direction, Gradient, Proposal, SolverInfo
+from natgrad.directions.base import Descent, Direction, Gradient, Proposal, SolverInfo
 from natgrad.directions.conjugate import Conjugate, PolakRibiere, WithLastStep
 from natgrad.directions.krylov import Krylov
-from natgrad.directions.natural import Descent, Natural, Preconditioned, TruncatedNewton
+from natgrad.directions.natural import Natural, Preconditioned, TruncatedNewton
 from natgrad.directions.tonga import Tonga

@@ -67,12 +67,25 @@ class Direction(Part):
         return before
 
 
+class Descent(Direction):
+    """A direction with one row, −n: steepest descent in some metric."""
+
+    def natural(self, here: Here, memory: Tree) -> tuple[Tree, Tree, SolverInfo | None]:
+        """Return n, the memory, and how the solve went."""
+        raise NotImplementedError
+
+    def propose(self, here: Here, memory: Tree) -> Proposal:
+        """Return −n."""
+        natural, memory, solver = self.natural(here, memory)
+        return Proposal.along(here, (tree.scale(-1, natural),), memory, solver)
+
+
 @dataclass(frozen=True)
-class Gradient(Direction):
-    """−g: steepest descent in the Euclidean metric."""
+class Gradient(Descent):
+    """n = g: steepest descent in the Euclidean metric."""
 
     needs_metric = False
 
-    def propose(self, here: Here, memory: Tree) -> Proposal:
-        """Return −g."""
-        return Proposal.along(here, (tree.scale(-1, here.gradient),), memory)
+    def natural(self, here: Here, memory: Tree) -> tuple[Tree, Tree, None]:
+        """Return g."""
+        return here.gradient, memory, None

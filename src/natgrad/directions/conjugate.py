@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.directions.base import Direction, Proposal
-from natgrad.directions.natural import Descent, Natural
+from natgrad.directions.base import Descent, Direction, Proposal
+from natgrad.directions.natural import Natural
 from natgrad.here import Here
 from natgrad.part import Part
 from natgrad.tree import Stack, Tree

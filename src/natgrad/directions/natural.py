@@ -9,24 +9,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.directions.base import Direction, Proposal, SolverInfo
+from natgrad.directions.base import Descent, Direction, Proposal, SolverInfo
 from natgrad.here import Here
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.solve import CG, Solution, TruncatedCG
 from natgrad.tree import Stack, Tree
-
-
-class Descent(Direction):
-    """A direction with one row, −n: steepest descent in some metric."""
-
-    def natural(self, here: Here, memory: Tree) -> tuple[Tree, Tree, SolverInfo | None]:
-        """Return n, the memory, and how the solve went."""
-        raise NotImplementedError
-
-    def propose(self, here: Here, memory: Tree) -> Proposal:
-        """Return −n."""
-        natural, memory, solver = self.natural(here, memory)
-        return Proposal.along(here, (tree.scale(-1, natural),), memory, solver)
 
 
 class SolveMemory(NamedTuple):

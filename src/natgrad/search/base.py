@@ -16,6 +16,7 @@ from natgrad import tree
 from natgrad.directions import Proposal
 from natgrad.here import Here
 from natgrad.operator import Operator
+from natgrad.orthogonal import eigenvectors
 from natgrad.part import Part, require
 
 Probe = Callable[[Array], Array]
@@ -102,7 +103,7 @@ class QuadraticModel(Search):
         model = metric_part + here.shift * tree.gram(proposal.rows)
         scale = jnp.sqrt(jnp.diagonal(model))
         scale = jnp.where(scale == 0, 1, scale)
-        values, vectors = jnp.linalg.eigh(model / jnp.outer(scale, scale))
+        values, vectors = eigenvectors(model / jnp.outer(scale, scale))
         cutoff = jnp.sqrt(jnp.finfo(values.dtype).eps) / 300 if self.cutoff is None else self.cutoff
         kept = ~(values <= cutoff * jnp.max(values))
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)

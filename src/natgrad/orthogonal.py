@@ -1,0 +1,108 @@
+"""Orthonormal bases and eigenvectors from products alone.
+
+LAPACK calls (`qr`, `eigh`) stall while another process keeps a core busy: their threads spin for one another. They also
+take the members of a stack one by one. What is here is a loop of products, which `vmap` turns into larger ones.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+SWEEPS = 6
+"""Of Jacobi's method on 3 × 3 matrices, which converges quadratically: four reach the rounding of float64."""
+SMALL = 3
+"""The most rows whose eigenvectors come from Jacobi's method, written out rotation by rotation."""
+
+# Not in the reduced precision that accelerators take for products.
+_exactly = partial(jnp.matmul, precision="highest")
+
+
+def orthonormal(columns: Array) -> Array:
+    """Return the Q of a QR decomposition with a positive diagonal: Gram–Schmidt, each column twice.
+
+    The second time removes what rounding left of the columns before (Giraud et al. 2005, "twice is enough"). The
+    columns must be independent to rounding: one of zeros stays one of zeros.
+    """
+    rows = columns.T
+    number = jnp.arange(len(rows), dtype=jnp.int32)
+
+    def one(time: Array, rows: Array) -> Array:
+        j = time // 2
+        before = jnp.where(number < j, _exactly(rows, rows[j]), 0)
+        return rows.at[j].set(_unit(rows[j] - _exactly(before, rows)))
+
+    return jax.lax.fori_loop(0, 2 * len(rows), one, rows).T
+
+
+def iterated(matrix: Array, basis: Array, turns: Array | int) -> tuple[Array, Array]:
+    """Return B after some turns of orthogonal iteration, B ← orthonormal(A B), and the diagonal of Bᵀ A B.
+
+    A is symmetric and positive semidefinite; B has orthonormal columns and turns into A's foremost eigenvectors, the
+    first one first. Columns are put in order before, which spares turns when eigenvalues have changed places.
+
+    The shift δ in (A + δI)B bounds what rounding can do: Bᵀ(A + δI)B ⪰ δI, so the columns are independent whatever A's
+    rank. Eigenvectors stay the same; those of eigenvalues below δ = 32 eps tr A keep their old place.
+    """
+    trace = jnp.trace(matrix)
+    # Scaled, so that no square overflows; a matrix of zeros leaves B as it is.
+    matrix = matrix / jnp.where(trace > 0, trace, 1)
+    shift = jnp.where(trace > 0, 32 * jnp.finfo(matrix.dtype).eps, 1).astype(matrix.dtype)
+
+    image = _exactly(matrix, basis)
+    order = jnp.argsort(jnp.sum(basis * image, axis=0), descending=True)
+    basis, image = basis[:, order], image[:, order]
+
+    def turn(_: Any, both: tuple[Array, Array]) -> tuple[Array, Array]:
+        basis, image = both
+        basis = orthonormal(image + shift * basis)
+        return basis, _exactly(matrix, basis)
+
+    basis, image = jax.lax.fori_loop(0, turns, turn, (basis, image))
+    return basis, trace * jnp.sum(basis * image, axis=0)
+
+
+def spread(length: int, count: int, dtype: Any) -> np.ndarray:
+    """Return orthonormal columns that are orthogonal to nothing in particular: cosines with random signs of rows."""
+    place, frequency = np.arange(length)[:, None] + 0.5, np.arange(count)
+    cosines = np.cos(np.pi * place * frequency / length) * np.sqrt(np.where(frequency, 2, 1) / length)
+    signs = np.random.default_rng(length).choice([-1.0, 1.0], (length, 1))
+    return (signs * cosines).astype(dtype)
+
+
+def eigenvectors(matrix: Array) -> tuple[Array, Array]:
+    """Return eigenvalues, in any order, and eigenvectors of a symmetric matrix; no LAPACK up to 3 × 3.
+
+    Jacobi's rotations: in the plane of rows p and q the tangent is t = sign(d) 2a / (|d| + √(d² + 4a²)), with
+    a = A_pq and d = A_qq − A_pp. Of two rows the first rotation is exact.
+    """
+    size = len(matrix)
+    if size > SMALL:
+        return jnp.linalg.eigh(matrix)
+    vectors = jnp.eye(size, dtype=matrix.dtype)
+    pairs = [(p, q) for p in range(size) for q in range(p + 1, size)]
+    for p, q in pairs * (SWEEPS if size > 2 else 1):
+        turn = _rotation(matrix, p, q)
+        matrix, vectors = _exactly(turn.T, _exactly(matrix, turn)), _exactly(vectors, turn)
+    return jnp.diagonal(matrix), vectors
+
+
+def _rotation(matrix: Array, p: int, q: int) -> Array:
+    """Return the rotation of rows p and q that makes their entry of the matrix 0."""
+    twice, apart = 2 * matrix[p, q], matrix[q, q] - matrix[p, p]
+    # hypot's way round overflow is not needed for what has a unit diagonal.
+    below = jnp.abs(apart) + jnp.sqrt(apart**2 + twice**2)
+    tangent = jnp.where(below == 0, 0, twice / jnp.where(below == 0, 1, below))
+    tangent = jnp.where(apart < 0, -tangent, tangent)
+    cosine = jax.lax.rsqrt(1 + tangent**2)
+    sine = cosine * tangent
+    turn = jnp.eye(len(matrix), dtype=matrix.dtype)
+    return turn.at[[p, q, p, q], [p, q, q, p]].set(jnp.stack([cosine, cosine, sine, -sine]))
+
+
+def _unit(row: Array) -> Array:
+    """Return the row with length 1."""
+    return row * jax.lax.rsqrt(jnp.maximum(jnp.sum(row * row), jnp.finfo(row.dtype).tiny))
