@@ -479,7 +479,7 @@ def _prepared(
     opt: Optimizer, params: Tree, state: State, data: Data
 ) -> tuple[Optimizer, Packed, State, Data]:
     """Return what a step works with: numbers in its precision, small arrays packed, λ as the rule has it now."""
-    validate.state(opt, params, state)
+    state = validate.state(opt, params, state)
     theta = packed(params)
     if data.gradient is not None:
         data = data._replace(gradient=theta.layout.pack(data.gradient))

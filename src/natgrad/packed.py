@@ -7,7 +7,7 @@ devices, is never copied or moved.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -25,8 +25,8 @@ SMALL = 2**17
 class Layout:
     """How a tree is packed."""
 
-    structure: Any
-    """The tree's, from `jax.tree.structure`."""
+    structure: Any = field(compare=False)
+    """The tree's, from `jax.tree.structure`. A state may come from another kind of tree with the same arrays."""
     shapes: tuple[tuple[int, ...], ...]
     """Of its leaves."""
     groups: tuple[tuple[int, ...], ...]
