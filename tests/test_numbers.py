@@ -1,5 +1,6 @@
 """The numbers of parts are leaves: another one compiles nothing, and they can be mapped over and scheduled."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +88,30 @@ def test_a_number_can_be_mapped_over(name):
         for own, wanted in zip(jax.tree.leaves(many), jax.tree.leaves(one), strict=True):
             np.testing.assert_allclose(own[k], wanted, rtol=1e-6, atol=1e-9)
         assert infos.outcome[k] == info.outcome
+
+
+def test_a_part_is_a_tree_whatever_is_in_it():
+    """Axes, specifications, None: a part holds what a transformation puts in the place of its numbers."""
+    for make in (NUMBERS["floor"], NUMBERS["weights of a product"], NUMBERS["l2"]):
+        opt = make(1.0)
+        count = len(jax.tree.leaves(opt))
+        for other in (0, True, "leaf", object(), jax.ShapeDtypeStruct((), jnp.float64)):
+            again = jax.tree.map(lambda _, other=other: other, opt)
+            assert jax.tree.structure(again) == jax.tree.structure(opt)
+            assert jax.tree.leaves(again) == [other] * count
+        mine, rest = eqx.partition(opt, eqx.is_inexact_array_like)
+        assert jax.tree.leaves(eqx.combine(mine, rest)) == jax.tree.leaves(opt)
+
+    opts = jax.tree.map(
+        lambda *numbers: jnp.stack(numbers),
+        *map(jax.tree.map, [jnp.asarray] * 2, map(NUMBERS["l2"], (0.5, 1.0))),
+    )
+    many, _ = jax.vmap(by_steps, in_axes=(jax.tree.map(lambda _: 0, opts),))(opts)
+    for k, a in enumerate((0.5, 1.0)):
+        one, _ = by_steps(NUMBERS["l2"](a))
+        jax.tree.map(
+            lambda own, wanted, k=k: np.testing.assert_allclose(own[k], wanted, rtol=1e-6), many, one
+        )
 
 
 def test_a_floor_can_be_scheduled_inside_a_scan():
