@@ -156,9 +156,8 @@ def step(opt: Any, params: Tree, data: Data) -> None:
         _same_shapes("gradient", data.gradient, "params", params)
 
 
-def state(opt: Any, params: Tree, found: State) -> None:
+def state(wanted: State, found: State) -> None:
     """Refuse the state of another optimizer, or of other parameters."""
-    wanted = jax.eval_shape(opt.init, params)
     if not _same(found, wanted):
         raise ValueError(
             "state does not belong to this optimizer and these parameters: start from opt.init(params), or go on "
