@@ -43,6 +43,7 @@ bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machin
 	$(BIN)/python benchmarks/metric_product.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/kronecker.py
+	$(BIN)/python benchmarks/neighbour.py
 	$(BIN)/python benchmarks/compiling.py
 	$(BIN)/python benchmarks/counts.py
 

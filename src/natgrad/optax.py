@@ -23,7 +23,7 @@ from natgrad.directions import Natural, SolverInfo, WithLastStep
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
 from natgrad.optimizer import Optimizer, commit, moved, propose
-from natgrad.packed import unpacked
+from natgrad.packed import on_one_device, unpacked
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.problem import Model, Start, working
 from natgrad.search import FixedRate
@@ -284,7 +284,7 @@ def _attempt(
     natural: bool,
 ) -> tuple[Tree, State, Info]:
     """Return (d or n or zeros, state, info): the optimizer's own step, its loss measured by `value_fn`."""
-    here, proposal, found = propose(opt, own, steps, data)
+    here, proposal, found = propose(opt, own, steps, data, on_one_device(own))
     assert found is not None
     if loss is not None:
         before = jnp.asarray(loss(own) if value is None else value).astype(found.z.dtype)

@@ -20,7 +20,7 @@ from natgrad.here import Here, LastStep
 from natgrad.judge import Trial
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
-from natgrad.packed import Packed, packed, unpacked
+from natgrad.packed import on_one_device, packed, packed_like, unpacked
 from natgrad.part import Part
 from natgrad.problem import Model, Problem, Start, Stateful, working
 from natgrad.search import FixedRate, Found, Search
@@ -99,11 +99,14 @@ class Optimizer(Part):
         if self.trainable is not None:
             params, _ = frozen.split(self.trainable, params)
         validate.parameters(params)
-        theta = working(packed(params))
+        return self.start(working(params), _key_data(jax.random.key(0) if key is None else key))
+
+    def start(self, theta: Tree, key: Array) -> State:
+        """Return the state before the first step, from trained parameters in working precision and a key's data."""
         kept = self.judges_last or self.direction.needs_last_step
         return State(
             steps=jnp.zeros((), jnp.int32),
-            key=_key_data(jax.random.key(0) if key is None else key),
+            key=key,
             damping=self.damping.init(tree.dtype(theta)),
             record=self.damping.record(tree.dtype(theta)),
             last=LastStep.none(theta) if kept else (),
@@ -160,19 +163,19 @@ class Optimizer(Part):
         if self.search.on_host:
             own, state, info = self._step_on_host(own, state, data)
         else:
-            own, state, info = _step(self, own, state, data)
+            own, state, info = _step(self, own, state, data, on_one_device(own))
         return (own if rest is None else frozen.merge(own, rest)), state, info
 
     def _step_on_host(self, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
         validate.not_traced(self.search, (params, state, data))
-        here, proposal, _ = propose(self, params, state, data)
+        here, proposal, _ = propose(self, params, state, data, on_one_device(params))
         found = self.search(here, proposal, partial(_probe, self, here, proposal.rows))
         return commit(self, here, proposal, found, state)
 
 
-@jax.jit
-def _step(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
-    opt, params, state, data = _prepared(opt, params, state, data)
+@partial(jax.jit, static_argnums=4)
+def _step(opt: Optimizer, params: Tree, state: State, data: Data, alone: bool) -> tuple[Tree, State, Info]:
+    opt, params, state, data = _prepared(opt, params, state, data, alone)
 
     def once(state: State) -> tuple[Tree, State, Info]:
         here = look(opt, params, state, data)
@@ -180,16 +183,20 @@ def _step(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Tree,
         found = opt.search(here, proposal, partial(probe, opt, here, proposal.rows))
         return decide(opt, here, proposal, found, state)
 
-    return calibrated(opt.damping, once, state) if opt.damping.calibrates else once(state)
+    taken = calibrated(opt.damping, once, state) if opt.damping.calibrates else once(state)
+    return unpacked(taken)
 
 
-@jax.jit
-def propose(opt: Optimizer, params: Tree, state: State, data: Data) -> tuple[Here, Proposal, Found | None]:
+@partial(jax.jit, static_argnums=4)
+def propose(
+    opt: Optimizer, params: Tree, state: State, data: Data, alone: bool = False
+) -> tuple[Here, Proposal, Found | None]:
     """Return what is known at θ, the rows, and the coefficients unless the search measures the loss.
 
-    The first half of a step whose losses are measured elsewhere: all of it arrays, so not the metric itself.
+    The first half of a step whose losses are measured elsewhere: all of it arrays, so not the metric itself. `alone`
+    says that the parameters lie on one device, and may be packed.
     """
-    opt, params, state, data = _prepared(opt, params, state, data)
+    opt, params, state, data = _prepared(opt, params, state, data, alone)
     here, proposal = _proposed(opt, look(opt, params, state, data), state)
     found = None if opt.search.measures else opt.search(here, proposal, _no_probe)
     return replace(here, linear=None, metric=None), proposal, found
@@ -200,8 +207,10 @@ def commit(
     opt: Optimizer, here: Here, proposal: Proposal, found: Found, state: State
 ) -> tuple[Tree, State, Info]:
     """Return (params, state, info): the second half of such a step."""
-    opt, state = _cast(opt, here.params), state._replace(damping=here.damping)
-    return decide(opt, _with_metric(opt, here), proposal, found, state)
+    like = jax.eval_shape(opt.start, working(here.params), state.key)
+    state = packed_like(like, state._replace(damping=here.damping))
+    opt = _cast(opt, here.params)
+    return unpacked(decide(opt, _with_metric(opt, here), proposal, found, state))
 
 
 def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
@@ -320,7 +329,7 @@ def decide(
         context=_usable(here.context, here.problem.context),
         aux=here.aux,
     )
-    return unpacked(new_params), new_state, info
+    return new_params, new_state, info
 
 
 def _with_metric(opt: Optimizer, here: Here) -> Here:
@@ -449,7 +458,7 @@ def _decayed(opt: Optimizer, params: Tree, moved: Tree) -> Tree:
         new,
         frozen.marks(opt.decayed, old),
     )
-    return params.layout.pack(left) if isinstance(params, Packed) else left
+    return packed_like(params, left)
 
 
 def _last(state: State, accepted: Array, trial: Trial, loss: Array) -> Any:
@@ -478,13 +487,15 @@ def _penalty(opt: Optimizer, theta: Tree) -> Any:
 
 
 def _prepared(
-    opt: Optimizer, params: Tree, state: State, data: Data
-) -> tuple[Optimizer, Packed, State, Data]:
+    opt: Optimizer, params: Tree, state: State, data: Data, alone: bool
+) -> tuple[Optimizer, Tree, State, Data]:
     """Return what a step works with: numbers in its precision, small arrays packed, λ as the rule has it now."""
-    state = validate.state(opt, params, state)
-    theta = packed(params)
+    key = jax.ShapeDtypeStruct((2,), jnp.uint32)
+    validate.state(jax.eval_shape(opt.start, working(params), key), state)
+    theta = packed(params) if alone else params
+    state = packed_like(jax.eval_shape(opt.start, working(theta), key), state)
     if data.gradient is not None:
-        data = data._replace(gradient=theta.layout.pack(data.gradient))
+        data = data._replace(gradient=packed_like(theta, data.gradient))
     opt = _cast(opt, theta)
     return opt, theta, state._replace(damping=opt.damping.now(state.damping, state.steps)), data
 

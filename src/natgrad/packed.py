@@ -7,7 +7,8 @@ devices, is never copied or moved.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -25,8 +26,8 @@ SMALL = 2**17
 class Layout:
     """How a tree is packed."""
 
-    structure: Any = field(compare=False)
-    """The tree's, from `jax.tree.structure`. A state may come from another kind of tree with the same arrays."""
+    structure: Any
+    """The tree's, from `jax.tree.structure`."""
     shapes: tuple[tuple[int, ...], ...]
     """Of its leaves."""
     groups: tuple[tuple[int, ...], ...]
@@ -43,17 +44,19 @@ class Layout:
                 small.setdefault(leaf.dtype, []).append(number)
             else:
                 groups.append((number,))
-        packed = tuple(map(tuple, small.values()))
-        return cls(structure, tuple(leaf.shape for leaf in leaves), (*groups, *packed))
+        together = tuple(map(tuple, small.values()))
+        return cls(structure, tuple(leaf.shape for leaf in leaves), (*groups, *together))
 
     def pack(self, tree: Tree) -> "Packed":
-        """Return the tree's arrays, packed."""
+        """Return the tree's arrays, packed. All of them may have the same further axes in front."""
         leaves = jax.tree.leaves(tree)
+        lead = leaves[0].ndim - len(self.shapes[0])
 
         def together(group: tuple[int, ...]) -> Array:
             if len(group) == 1:
                 return leaves[group[0]]
-            return jnp.concatenate([jnp.ravel(leaves[number]) for number in group])
+            flat = [leaves[number].reshape(*leaves[number].shape[:lead], -1) for number in group]
+            return jnp.concatenate(flat, axis=-1)
 
         return Packed(tuple(map(together, self.groups)), self)
 
@@ -65,40 +68,58 @@ class Layout:
                 leaves[group[0]] = array
                 continue
             sizes = [math.prod(self.shapes[number]) for number in group]
-            parts = jnp.split(array, list(accumulate(sizes))[:-1])
+            parts = jnp.split(array, list(accumulate(sizes))[:-1], axis=-1)
             for number, part in zip(group, parts, strict=True):
-                leaves[number] = part.reshape(self.shapes[number])
+                leaves[number] = part.reshape(*array.shape[:-1], *self.shapes[number])
         return jax.tree.unflatten(self.structure, leaves)
 
 
-@jax.tree_util.register_pytree_node_class
+@partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["layout"])
+@dataclass(frozen=True)
 class Packed:
     """A packed tree: a pytree of a few arrays that knows how it was packed."""
 
-    def __init__(self, arrays: tuple[Array, ...], layout: Layout):
-        self.arrays, self.layout = arrays, layout
-
-    def tree_flatten(self) -> tuple[tuple[Array, ...], Layout]:
-        """Return the arrays, and the layout as structure."""
-        return self.arrays, self.layout
-
-    @classmethod
-    def tree_unflatten(cls, layout: Layout, arrays: tuple[Array, ...]) -> "Packed":
-        """Return the packed tree again."""
-        return cls(arrays, layout)
+    arrays: tuple[Array, ...]
+    layout: Layout
 
 
-def packed(tree: Tree) -> Packed:
-    """Return a tree with its small arrays packed."""
-    return Layout.of(tree).pack(tree)
+def on_one_device(tree: Tree) -> bool:
+    """Tell whether arrays are known to lie on one device. Of traced arrays nobody can tell where there are several."""
+    try:
+        return all(len(leaf.sharding.device_set) == 1 for leaf in jax.tree.leaves(tree))
+    except (AttributeError, jax.errors.ConcretizationTypeError):
+        return jax.device_count() == 1
+
+
+def packed(tree: Tree) -> Tree:
+    """Return a tree with its small arrays packed, or the tree itself where that would change nothing."""
+    layout = Layout.of(tree)
+    return layout.pack(tree) if any(len(group) > 1 for group in layout.groups) else tree
 
 
 def unpacked(tree: Tree) -> Tree:
-    """Return the tree as it was before it was packed, if it was."""
-    return tree.layout.unpack(tree.arrays) if isinstance(tree, Packed) else tree
+    """Return the tree, with everything in it that was packed as it was before."""
+    return jax.tree.map(
+        lambda node: node.layout.unpack(node.arrays) if isinstance(node, Packed) else node,
+        tree,
+        is_leaf=_is_packed,
+    )
+
+
+def packed_like(like: Tree, tree: Tree) -> Tree:
+    """Return a tree with everything packed that is packed in another."""
+    return jax.tree.map(
+        lambda node, own: node.layout.pack(own) if isinstance(node, Packed) else own,
+        like,
+        tree,
+        is_leaf=_is_packed,
+    )
 
 
 def on_leaves(function: Callable[[Tree], Tree], tree: Tree) -> Tree:
     """Return function(tree) for a function that wants to see the leaves, packed as the tree was."""
-    result = function(unpacked(tree))
-    return tree.layout.pack(result) if isinstance(tree, Packed) else result
+    return packed_like(tree, function(unpacked(tree)))
+
+
+def _is_packed(node: Any) -> bool:
+    return isinstance(node, Packed)

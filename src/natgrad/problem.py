@@ -203,13 +203,13 @@ class Problem:
                 lambda r: self.losses(r, seen.examples), (seen.outputs,), (seen.outputs,)
             )
 
-            def row(loss: Array, change: Array) -> Array:
-                return jnp.stack([loss, eps * (jnp.abs(loss) + jnp.abs(change))], axis=-1)
+            def both(loss: Array, change: Array) -> tuple[Array, Array]:
+                return loss, eps * (jnp.abs(loss) + jnp.abs(change))
 
-            return jax.tree.map(row, losses, shaken)
+            return jax.tree.map(both, losses, shaken)
 
-        rows = seen.map(own)
-        losses, errors = (jax.tree.map(lambda leaf, k=k: leaf[..., k], rows) for k in range(2))
+        rows, parts = seen.map(own), seen.examples.coefficients
+        losses, errors = (jax.tree.map(lambda _, pair, k=k: pair[k], parts, rows) for k in range(2))
         loss = tree.total(seen.examples.weighted(losses))
         resolution = ROUNDING * tree.norm(seen.examples.weighted(errors))
         if seen.whole is None:

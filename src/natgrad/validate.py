@@ -1,6 +1,5 @@
 """Refusals: one clear sentence for a call that cannot mean what it says."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -133,15 +132,13 @@ def step(opt: Any, params: Tree, data: Data) -> None:
         _same_shapes("gradient", data.gradient, "params", params)
 
 
-def state(opt: Any, params: Tree, found: State) -> State:
-    """Return the state in the structure of these (trained) parameters, after refusing that of others."""
-    wanted = jax.eval_shape(replace(opt, trainable=None).init, params)
+def state(wanted: State, found: State) -> None:
+    """Refuse the state of another optimizer, or of other parameters."""
     if not _same(found, wanted):
         raise ValueError(
             "state does not belong to this optimizer and these parameters: start from opt.init(params), or go on "
             "with the recipe, the settings and the parameters it was made with."
         )
-    return jax.tree.unflatten(jax.tree.structure(wanted), jax.tree.leaves(found))
 
 
 def not_traced(search: Search, values: Any) -> None:
