@@ -301,7 +301,8 @@ class Categorical(Likelihood):
     """One of K classes from K logits on the last axis: nll = −log softmax(r)_t, M = diag(y) − y yᵀ.
 
     Targets are integer classes or (soft) one-hot rows; other axes between the first and the last (time,
-    position) are independent and summed.
+    position) are independent and summed. Weights of shape (batch, time) mask positions; a class of −1 does not: it
+    counts as the last one.
     """
 
     matching = True
