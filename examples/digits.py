@@ -26,7 +26,7 @@ def init(key, hidden=50):
     }
 
 
-def main(steps=20, progress=True):
+def main(steps=20):
     """Train on 1,297 digits, and return the accuracy on the other 500."""
     pixels, labels = load_digits(return_X_y=True)
     x, t = jnp.asarray(pixels / 16, jnp.float32), jnp.asarray(labels)
@@ -36,7 +36,7 @@ def main(steps=20, progress=True):
     print(ng.check(model, ng.Categorical(), params, train))
     opt = ng.natural_gradient(model, ng.Categorical(), l2=1e-3)
     log = []
-    for trained, _, info in ng.loop(opt, params, [train] * steps, progress=progress):
+    for trained, _, info in ng.loop(opt, params, [train] * steps):
         params = trained
         log.append(ng.scalars(info))  # or wandb.log(ng.scalars(info))
 

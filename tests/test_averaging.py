@@ -1,5 +1,7 @@
 """Averaged iterates against the plain weighted mean of the path."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,7 +77,42 @@ def test_frozen_leaves_half_precision_and_donation():
     assert state.average["counter"] == 3
 
 
+def test_an_eager_step_is_one_program_and_the_decay_a_number(compilations):
+    plain = ng.sgd(model, ng.Gaussian())
+    params = start()
+    state = ng.Averaged(plain).init(params)
+    with compilations() as count:
+        params, state, _ = ng.Averaged(plain).step(params, state, (X, T))
+    assert count() == 1
+    with compilations() as count:
+        for decay in (0.5, 0.9):
+            params, state, _ = ng.Averaged(plain, decay=decay).step(params, state, (X, T))
+    assert count() == 0
+
+    def averages(decay):
+        opt, p = ng.Averaged(plain, decay=decay), start()
+        s = opt.init(p)
+        for _ in range(12):
+            p, s, _ = opt.step(p, s, (X, T))
+        return s.average
+
+    many = jax.jit(jax.vmap(averages))(jnp.array([0.1, 0.9]))
+    for k, decay in enumerate((0.1, 0.9)):
+        jax.tree.map(
+            lambda a, b, k=k: np.testing.assert_allclose(a[k], b, rtol=1e-6, atol=1e-9), many, averages(decay)
+        )
+
+
+def test_the_arguments_of_a_step_are_the_optimizers_own():
+    own, other = (inspect.signature(kind.step).parameters for kind in (ng.Optimizer, ng.Averaged))
+    assert list(own) == list(other)
+    assert [p.kind for p in own.values()] == [p.kind for p in other.values()]
+
+
 def test_mistakes_are_named():
+    opt = ng.Averaged(ng.sgd(model, ng.Gaussian()))
+    with pytest.raises(TypeError, match=r"does not belong to ng\.Averaged"):
+        opt.step(start(), opt.optimizer.init(start()), (X, T))
     with pytest.raises(ValueError, match="decay=1"):
         ng.Averaged(ng.fast(model, ng.Gaussian()), decay=1.0)
     with pytest.raises(ValueError, match="not both"):

@@ -108,6 +108,34 @@ def test_how_the_model_is_called_is_no_advice_on_data(model, batch, words):
     assert "metric=" not in str(report)
 
 
+def test_few_programs_are_compiled(compilations):
+    """Compiling is all that takes time: the model's own programs, and a few numbers."""
+    _, params = dense((3, 5, 3), key=7)
+    ng.check(lambda p, x: MODEL(p, x), ng.Gaussian(), params, (X, ZERO_ONE))
+    with compilations() as count:
+        ng.check(lambda p, x: MODEL(p, x), ng.Gaussian(), params, (X, ZERO_ONE))
+    assert count() <= 3
+
+
+def test_a_class_of_minus_one_and_a_weight_for_it():
+    report = ng.check(MODEL, ng.Categorical(), PARAMS, (X, CLASSES.at[0].set(-1)))
+    only(report, "targets", "these run from -1 to 2")
+    assert "Mask a position by a weight of 0" in str(report)
+
+
+def test_a_model_of_one_batch_size():
+    report = ng.check(lambda p, x: MODEL(p, x.reshape(7, 3)), ng.Gaussian(), PARAMS, (X, ZERO_ONE))
+    only(report, "independence", "half of the batch")
+
+
+def test_a_context_that_is_missing_or_too_many():
+    report = ng.check(lambda p, x, key: MODEL(p, x), ng.Gaussian(), PARAMS, (X, ZERO_ONE))
+    only(report, "shapes", "missing a required argument: 'key'")
+    report = ng.check(MODEL, ng.Gaussian(), PARAMS, (X, ZERO_ONE), context=jnp.ones(()))
+    only(report, "shapes", "too many")
+    assert "context=" in str(report)
+
+
 def test_a_module_is_no_model():
     module = eqx.nn.Linear(3, 3, key=jax.random.key(0))
     only(ng.check(module, ng.Gaussian(), PARAMS, (X, ZERO_ONE)), "model", "give a function")

@@ -26,7 +26,7 @@ def load(name):
 
 
 def test_digits():
-    assert load("digits").main(steps=12, progress=False) > 0.9
+    assert load("digits").main(steps=12) > 0.9
 
 
 def test_counts_have_the_negative_binomials_fisher_information():

@@ -262,6 +262,107 @@ def test_updates_keep_the_gradients_dtype():
     assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype(jnp.bfloat16)}
 
 
+def native(opt, steps, params=PARAMS):
+    state = opt.init(params)
+    for _ in range(steps):
+        params, state, info = opt.step(params, state, (X, T))
+    return params, state, info
+
+
+def first_layer(path, leaf):
+    return path.startswith("0")
+
+
+STEPS = {
+    "fast": lambda **k: ng.fast(MODEL, LIKELIHOOD, **k),
+    "fast, Jacobi": lambda **k: ng.fast(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), **k),
+    "rate": lambda **k: ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, learning_rate=0.5, **k),
+    "radius": lambda **k: ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, search=ng.KLRadius(0.1), **k),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"trainable": first_layer}], ids=["all", "some"])
+@pytest.mark.parametrize("name", STEPS)
+def test_an_optimizers_steps_are_its_own(name, options):
+    opt = STEPS[name](**options)
+    params, state = run(ng.optax.from_optimizer(opt), 10, value_fn=loss)
+    wanted, wanted_state, info = native(opt, 10)
+    np.testing.assert_allclose(flat(params), flat(wanted), rtol=1e-6, atol=1e-9)
+    if options:
+        np.testing.assert_array_equal(flat(params[1]), flat(PARAMS[1]))
+    for field in ("loss", "rho", "damping", "kl", "step_size"):
+        np.testing.assert_allclose(getattr(state.info, field), getattr(info, field), rtol=1e-4, err_msg=field)
+    np.testing.assert_allclose(state.steps.damping, wanted_state.damping, rtol=1e-6)
+
+
+def test_the_recipe_to_try_first_in_a_chain():
+    tx = ng.optax.fast(MODEL, LIKELIHOOD, floor=1e-3, max_norm=0.5, trainable=first_layer)
+    opt = ng.fast(MODEL, LIKELIHOOD, floor=1e-3, max_norm=0.5, trainable=first_layer)
+    params, state = run(optax.chain(optax.clip_by_global_norm(1e9), tx, optax.scale(1.0)), 5, value_fn=loss)
+    np.testing.assert_allclose(flat(params), flat(native(opt, 5)[0]), rtol=1e-6, atol=1e-9)
+    assert optax.tree.get(state, "info").step_norm <= 0.5 + 1e-9
+
+
+def test_a_search_that_probes_the_loss_is_refused():
+    for search in (ng.LineSearch(), ng.Cobyla()):
+        with pytest.raises(ValueError, match=f"{type(search).__name__} probes the loss.*opt.step"):
+            ng.optax.from_optimizer(ng.natural_gradient(MODEL, LIKELIHOOD, search=search))
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        scale_by(reject=1e9),
+        ng.optax.fast(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), reject=1e9),
+        ng.optax.fast(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), reject=1e9, weight_decay=0.1),
+    ],
+)
+def test_a_refusal_gives_updates_of_zero(tx):
+    updates, state = tx.update(GRADIENT, tx.init(PARAMS), PARAMS, inputs=X, value_fn=loss)
+    assert not flat(updates).any()
+    assert ng.Outcome.name_of(state.info.outcome) == "rejected"
+    assert state.steps.damping > tx.init(PARAMS).steps.damping
+
+
+def test_trainable_parameters_alone_have_a_metric():
+    """The block of the metric, zeros for the rest, and the same as `optax.masked` from outside."""
+    tx = scale_by(damping=0.1, trainable=first_layer)
+    updates, _ = jax.jit(lambda g: tx.update(g, tx.init(PARAMS), PARAMS, inputs=X))(GRADIENT)
+    size = flat(PARAMS[0]).size
+    expected = oracles.solve(dense()[:size, :size], flat(GRADIENT[0]), 0.1)
+    np.testing.assert_allclose(flat(updates[0]), expected, rtol=1e-7)
+    assert not flat(updates[1]).any()
+
+
+def test_inside_multi_steps_and_a_chain_the_steps_of_an_optimizer():
+    tx = optax.MultiSteps(
+        ng.optax.fast(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi()), 2, accumulator_dtype=jnp.float64
+    )
+    with jax.numpy_dtype_promotion("standard"):  # optax divides by an integer count
+        after, _ = run(tx, 4, value_fn=loss)
+    wanted, _, _ = native(STEPS["fast, Jacobi"](), 2)
+    np.testing.assert_allclose(flat(after), flat(wanted), rtol=1e-6, atol=1e-9)
+
+
+def test_targets_among_the_inputs_are_named():
+    tx = scale_by(damping=0.1)
+    with pytest.raises(TypeError, match=r"inputs= is a pair.*inputs=x alone"):
+        tx.update(GRADIENT, tx.init(PARAMS), PARAMS, inputs=(X, T))
+    with pytest.raises(TypeError, match=r"inputs= is a pair"):
+        jax.jit(lambda g: tx.update(g, tx.init(PARAMS), PARAMS, inputs=(X, T)))(GRADIENT)
+    pairs = ng.optax.scale_by_natural_gradient(lambda p, x: MODEL(p, x[0] + x[1]), LIKELIHOOD, damping=0.1)
+    assert flat(pairs.update(GRADIENT, pairs.init(PARAMS), PARAMS, inputs=(X, X))[0]).any()
+
+
+def test_the_rates_of_a_link_can_be_injected():
+    inject = optax.inject_hyperparams(ng.optax.scale_by_natural_gradient, static_args=ng.optax.STATIC)
+    tx = inject(MODEL, LIKELIHOOD, solver=SOLVER, damping=0.1, trial_rate=0.5, trainable=first_layer)
+    assert set(tx.init(PARAMS).hyperparams) == {"damping", "trial_rate"}
+    params, _ = run(optax.chain(tx, optax.scale(-0.5)), 3)
+    np.testing.assert_array_equal(flat(params[1]), flat(PARAMS[1]))
+    assert loss(params) < loss(PARAMS)
+
+
 def test_an_eager_second_update_compiles_nothing(compilations):
     tx = scale_by()
     _, state = tx.update(GRADIENT, tx.init(PARAMS), PARAMS, inputs=X, value_fn=loss)

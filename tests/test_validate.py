@@ -245,6 +245,36 @@ BAD_STEPS = {
     ),
 }
 
+BAD_STEPS |= {
+    "a context forgotten": (
+        lambda: step(with_model(lambda p, x, key: mlp(p, x))),
+        TypeError,
+        r"The model is called as model\(params, inputs\).*missing a required argument: 'key'.*context=",
+    ),
+    "a context too many": (
+        lambda: step(context=jnp.ones(())),
+        TypeError,
+        r"The model is called as model\(params, inputs, context\).*too many.*context=",
+    ),
+    "a context forgotten by a search on the host": (
+        lambda: step(
+            ng.natural_conjugate_gradient(lambda p, x, key: mlp(p, x), ng.Bernoulli(), search=ng.Cobyla())
+        ),
+        TypeError,
+        "context=",
+    ),
+    "a module for metric_product": (
+        lambda: ng.metric_product(eqx.nn.Linear(3, 3, key=jax.random.key(0)), ng.Gaussian(), CASE.params, X),
+        TypeError,
+        "model is a Linear that holds arrays",
+    ),
+    "a module for optax": (
+        lambda: ng.optax.fast(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), ng.Gaussian()),
+        TypeError,
+        "model is a Linear that holds arrays",
+    ),
+}
+
 BAD_PARTS = {
     "negative damping": (lambda: ng.Constant(-1.0), r"Constant\(-1.0\): damping cannot be negative"),
     "NaN damping": (lambda: ng.Constant(np.nan), "damping cannot be negative"),
@@ -366,6 +396,39 @@ def test_metric_product_refuses_what_the_step_refuses():
         ng.metric_product(mlp, ng.Bernoulli(), CASE.params, X, metric=ng.Hessian(), targets=T).factor(
             CASE.params
         )
+
+
+RECIPES = {
+    "sgd": ng.sgd(mlp, ng.Bernoulli()),
+    "natural_gradient": OPT,
+    "ncg": ng.natural_conjugate_gradient(mlp, ng.Bernoulli()),
+    "fast": ng.fast(mlp, ng.Bernoulli()),
+    "calibrating": ng.fast(mlp, ng.Bernoulli(), damping=ng.LevenbergMarquardt("calibrate")),
+    "on the host": ng.natural_conjugate_gradient(mlp, ng.Bernoulli(), search=ng.Cobyla()),
+    "hessian_free": ng.hessian_free(mlp, ng.Bernoulli()),
+    "ksd": ng.krylov_subspace_descent(mlp, ng.Bernoulli(), size=3),
+    "tonga": ng.tonga(mlp, ng.Bernoulli()),
+}
+SAME_STATE = ({"natural_gradient", "ncg", "on the host"}, {"fast", "calibrating"})
+"""These remember the same things: each can go on from another's state."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_state_of_another_recipe_or_of_other_parameters_is_refused(name):
+    opt = RECIPES[name]
+    others = {
+        other: RECIPES[other].init(CASE.params)
+        for other in RECIPES
+        if other != name and not any({name, other} <= alike for alike in SAME_STATE)
+    }
+    others["none"] = None
+    others["averaged"] = ng.Averaged(opt).init(CASE.params)
+    if name != "sgd":  # Its state knows nothing of the parameters.
+        others["one layer"] = opt.init(CASE.params[:1])
+        others["wider"] = opt.init(jax.tree.map(lambda leaf: jnp.ones((*leaf.shape, 2)), CASE.params))
+    for state in others.values():
+        with pytest.raises(ValueError, match=r"state does not belong to this optimizer and these parameters"):
+            opt.step(CASE.params, state, (X, T))
 
 
 def test_a_bad_call_is_refused_under_jit_too():

@@ -15,6 +15,8 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.optimizer import Optimizer
+from natgrad.part import Part, require
+from natgrad.search import Search
 from natgrad.state import Info, State
 from natgrad.tree import Tree
 
@@ -30,7 +32,7 @@ class AveragedState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Averaged:
+class Averaged(Part):
     """An optimizer, and an average of the parameters on its path, `state.average`.
 
         opt = ng.Averaged(ng.fast(model, likelihood), decay=0.99)
@@ -44,27 +46,75 @@ class Averaged:
     """γ: 0.99 remembers about a hundred steps, once there are a thousand."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"Averaged(decay={self.decay}): give a number in [0, 1).")
+        require(
+            lambda: 0 <= self.decay < 1, f"Averaged(decay={self.decay}): give a number from 0, and below 1."
+        )
+
+    @property
+    def search(self) -> Search:
+        """The optimizer's."""
+        return self.optimizer.search
 
     def init(self, params: Tree, key: Array | None = None) -> AveragedState:
         """Return the state before the first step."""
         return AveragedState(self.optimizer.init(params, key), jax.tree.map(_start, params))
 
     def step(
-        self, params: Tree, state: AveragedState, *batch: Any, **options: Any
+        self,
+        params: Tree,
+        state: AveragedState,
+        batch: Any,
+        *,
+        metric_inputs: Tree = None,
+        metric_weights: Tree = None,
+        metric_targets: Tree = None,
+        search_batch: Any = None,
+        ratio_batch: Any = None,
+        context: Tree = None,
+        gradient: Tree = None,
+        learning_rate: Any = None,
     ) -> tuple[Tree, AveragedState, Info]:
-        """Take the optimizer's step, with its arguments, and the result into the average."""
-        params, inner, info = self.optimizer.step(params, state.inner, *batch, **options)
-        share = jnp.maximum(1 - self.decay, 10 / (inner.steps.astype(jnp.float32) + 9))
+        """Take the optimizer's step, with its arguments (see `Optimizer.step`), and the result into the average."""
+        given = {
+            "metric_inputs": metric_inputs,
+            "metric_weights": metric_weights,
+            "metric_targets": metric_targets,
+            "search_batch": search_batch,
+            "ratio_batch": ratio_batch,
+            "context": context,
+            "gradient": gradient,
+            "learning_rate": learning_rate,
+        }
+        if not isinstance(state, AveragedState):
+            raise TypeError("state does not belong to ng.Averaged: start from its own init(params).")
+        # One program for both, where a program can hold the search.
+        step = _step_on_host if self.search.on_host else _step
+        return step(self, params, state, batch, given)
 
-        def average(old: Array, new: Array) -> Array:
-            if not jnp.issubdtype(new.dtype, jnp.floating):
-                return new  # Frozen: a counter, a key.
-            moved = old + share.astype(old.dtype) * (new.astype(old.dtype) - old)
-            return jnp.where(new.astype(old.dtype) == old, old, moved)  # A mask of infinities stays one.
 
-        return params, AveragedState(inner, jax.tree.map(average, state.average, params)), info
+def _step_on_host(
+    opt: Averaged, params: Tree, state: AveragedState, batch: Any, given: dict[str, Any]
+) -> tuple[Tree, AveragedState, Info]:
+    params, inner, info = opt.optimizer.step(params, state.inner, batch, **given)
+    return params, AveragedState(inner, _average(opt, state.average, params, inner.steps)), info
+
+
+_step = jax.jit(_step_on_host)
+
+
+@jax.jit
+def _average(opt: Averaged, average: Tree, params: Tree, steps: Array) -> Tree:
+    """Return the average with these parameters in it."""
+    least = jnp.asarray(1 - opt.decay).astype(jnp.float32)
+    share = jnp.maximum(least, 10 / (steps.astype(jnp.float32) + 9))
+
+    def one(old: Array, new: Array) -> Array:
+        if not jnp.issubdtype(new.dtype, jnp.floating):
+            return new  # Frozen: a counter, a key.
+        moved = old + share.astype(old.dtype) * (new.astype(old.dtype) - old)
+        return jnp.where(new.astype(old.dtype) == old, old, moved)  # A mask of infinities stays one.
+
+    return jax.tree.map(one, average, params)
 
 
 def _start(leaf: Array) -> Array:

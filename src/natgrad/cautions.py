@@ -6,7 +6,6 @@ The natural gradient itself does not mind the scale of the inputs; λI and a sol
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +20,6 @@ RATIO = 1e3
 """Input columns whose ranges differ by more than this are worth a word."""
 NAMED = 3
 """So many columns are named; the rest are counted."""
-
-
-class Caution(NamedTuple):
-    """Something that makes training hard."""
-
-    check: str
-    """Which check found it."""
-    found: str
-    advice: str
 
 
 @dataclass(frozen=True)

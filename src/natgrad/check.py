@@ -12,9 +12,8 @@ import jax
 from jax import Array
 
 from natgrad import cautions, faults
-from natgrad.cautions import Caution
 from natgrad.custom import Loss
-from natgrad.faults import Fault, Found, Stop
+from natgrad.faults import Finding, Found, Stop
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, GaussNewton, Metric
 from natgrad.problem import Model
@@ -25,10 +24,10 @@ from natgrad.tree import Tree
 class Report:
     """What `check` found: true if nothing is wrong, warnings or not; print it to read."""
 
-    faults: tuple[Fault, ...]
+    faults: tuple[Finding, ...]
     passed: tuple[str, ...]
     """The checks without a fault. What could not be looked at, because of an earlier fault, is in neither."""
-    warnings: tuple[Caution, ...] = ()
+    warnings: tuple[Finding, ...] = ()
     """What is not wrong, but makes training hard."""
 
     def __bool__(self) -> bool:
@@ -61,6 +60,7 @@ def check(
     objective: Callable[[Tree, Tree], Array] | None = None,
     context: Tree = None,
     trainable: Any = None,
+    has_aux: bool = False,
     key: Array | None = None,
 ) -> Report:
     """Look for what would make training fail, and say it in plain words: `print(ng.check(...))`.
@@ -82,16 +82,17 @@ def check(
         objective: As for an optimizer.
         context: The model's third argument.
         trainable: As for an optimizer.
+        has_aux: As for an optimizer.
         key: Of the random probes.
     """
     key = jax.random.key(0) if key is None else key
     if metric is None:
         metric = GaussNewton() if isinstance(likelihood, Loss) else Fisher()
-    wrong: list[Fault] = []
+    wrong: list[Finding] = []
     passed: list[str] = []
-    warned: list[Caution] = []
+    warned: list[Finding] = []
     try:
-        case = faults.prepare(model, likelihood, params, batch, objective, context, trainable)
+        case = faults.prepare(model, likelihood, params, batch, objective, context, trainable, has_aux)
         passed += ["parameters", "shapes"]
         looks: dict[str, Callable[[], Found]] = {
             "data": lambda: faults.data(case),
@@ -108,11 +109,11 @@ def check(
             if found is None:
                 passed.append(name)
                 continue
-            wrong.append(Fault(name, *found))
+            wrong.append(Finding(name, *found))
             if name == "data":  # A NaN is not equal to itself: all that follows would find faults of its own.
                 raise Stop
         warned = [
-            Caution(name, *found)
+            Finding(name, *found)
             for name, found in {
                 "scale": cautions.scale(case),
                 "constant inputs": cautions.inputs(case),

@@ -222,6 +222,9 @@ class Loss(Likelihood):
         _expect_per_example("loss", self.loss, outputs, targets)
 
 
+Likelihood.of_log_prob, Likelihood.of_loss = LogProb, Loss
+
+
 def _expect_per_example(name: str, function: Callable[..., Any], outputs: Tree, targets: Tree) -> None:
     examples = jax.tree.leaves(outputs)[0].shape[:1]
     found = jax.eval_shape(function, outputs, targets)

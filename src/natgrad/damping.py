@@ -90,10 +90,6 @@ class Damping(Part):
         """Return the first λ."""
         raise NotImplementedError
 
-    def now(self, damping: Array, steps: Array) -> Array:
-        """Return λ of this step; `damping` is what the last one left."""
-        return damping
-
     def record(self, dtype: Any) -> Any:
         """Return the record before the first step."""
         return ()
@@ -101,6 +97,10 @@ class Damping(Part):
     def predict(self, slope: Array, curvature: Array) -> Array:
         """Return the predicted change of the loss from gᵀd and dᵀ(F + l2·I)d: the quadratic model, without λ."""
         return slope + curvature / 2
+
+    def now(self, damping: Array, steps: Array) -> Array:
+        """Return λ of this step from the state's: the rule's numbers may be others than they were at the last."""
+        return damping
 
     def answer(self, damping: Array, record: Any, seen: Evidence) -> tuple[Array, Any, Array]:
         """Return λ of the next step, the record, and an `Answer`."""
@@ -123,15 +123,14 @@ class Constant(Damping):
         """Return λ at step 0."""
         return self._at(0, dtype)
 
+    def now(self, damping: Array, steps: Array) -> Array:
+        """Return λ at this step. The state holds no NaN, whatever a schedule may say."""
+        value = self._at(steps, damping.dtype)
+        return jnp.where(jnp.isfinite(value) & (value >= 0), value, damping)
+
     def answer(self, damping: Array, record: Any, seen: Evidence) -> tuple[Array, Any, Array]:
         """Return λ at the next step, whatever this one did."""
         return self.now(damping, seen.steps + 1), record, jnp.asarray(Answer.KEPT, jnp.int32)
-
-    def now(self, damping: Array, steps: Array) -> Array:
-        """Return λ as it stands in the rule, which may have changed since the last step."""
-        own = self._at(steps, damping.dtype)
-        # The state holds no NaN, whatever a schedule may say.
-        return jnp.where(jnp.isfinite(own) & (own >= 0), own, damping)
 
     def _at(self, count: Any, dtype: Any) -> Array:
         value = self.value(count) if callable(self.value) else self.value
@@ -215,6 +214,10 @@ class LevenbergMarquardt(Damping):
     def _first(self) -> Any:
         # The search for a λ starts from 1, or as near as the bounds allow.
         return jnp.clip(1.0, *self.bounds) if isinstance(self.initial, str) else self.initial
+
+    def now(self, damping: Array, steps: Array) -> Array:
+        """Return λ within the bounds."""
+        return jnp.clip(damping, *self.bounds)
 
     def predict(self, slope: Array, curvature: Array) -> Array:
         """Return the change the chosen model promises."""

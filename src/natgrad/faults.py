@@ -15,12 +15,12 @@ from natgrad.examples import Examples
 from natgrad.here import Here
 from natgrad.likelihood import Bernoulli, Categorical, Likelihood, Poisson, Product
 from natgrad.metric import Metric
-from natgrad.problem import Model, Problem, Stateful, run, working
+from natgrad.problem import Model, Problem, Stateful, check_model, run, working
 from natgrad.tree import Tree
 
 
-class Fault(NamedTuple):
-    """Something wrong."""
+class Finding(NamedTuple):
+    """A fault, or something that makes training hard."""
 
     check: str
     """Which check found it."""
@@ -34,6 +34,13 @@ class Stop(Exception):
 
 Found = tuple[str, str] | None
 
+SCALES = (1.0, -3.0, 3.0)
+"""The outputs are looked at with the parameters times these."""
+# Programs that run once or twice: compiled in a hurry.
+_quickly = partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -43,11 +50,19 @@ class Case:
     params: Tree
     examples: Examples
     weights: Tree
-    outputs: Tree
+    scaled: Tree
+    """The outputs at the parameters times `SCALES`, stacked."""
+    again: Tree
+    """The outputs, from the model called once more."""
+
+    @property
+    def outputs(self) -> Tree:
+        """The outputs at the parameters themselves."""
+        return jax.tree.map(lambda leaf: leaf[0], self.scaled)
 
     def run(self, params: Tree, inputs: Tree) -> Tree:
-        """Return the model's outputs."""
-        return _run(self.problem, params, inputs)
+        """Return the model's outputs, on the host."""
+        return jax.device_get(_run(self.problem, params, inputs))
 
     def pairs(self) -> list[tuple[Likelihood, Any, Any]]:
         """Return (likelihood, outputs, targets) for each factor."""
@@ -65,6 +80,7 @@ def prepare(
     objective: Any,
     context: Tree,
     trainable: Any,
+    has_aux: bool,
 ) -> Case:
     """Return the case, or stop: without parameters, shapes and outputs there is nothing to look at."""
     try:
@@ -73,29 +89,47 @@ def prepare(
             params, rest = frozen.split(frozen.predicate(trainable), params)
         validate.parameters(params)
     except (TypeError, ValueError) as error:
-        raise Stop(Fault("parameters", str(error), "Give params that hold floating arrays only.")) from None
+        raise Stop(Finding("parameters", str(error), "Give params that hold floating arrays only.")) from None
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not np.isfinite(np.asarray(leaf, np.float64)).all():
             found = f"params{jax.tree_util.keystr(path)} holds a number that is not finite."
-            raise Stop(Fault("parameters", found, "Look at how the parameters are initialized."))
+            raise Stop(Finding("parameters", found, "Look at how the parameters are initialized."))
     try:
-        validate.model(model)
+        check_model(model)
     except TypeError as error:
-        raise Stop(Fault("model", str(error), "Give the arrays as params, and a function of them.")) from None
-    problem = Problem(model, likelihood, objective, rest=rest, context=context)
+        raise Stop(
+            Finding("model", str(error), "Give the arrays as params, and a function of them.")
+        ) from None
+    problem = Problem(model, likelihood, objective, has_aux=has_aux, rest=rest, context=context)
     try:
         inputs, targets, weights = validate.batch("batch", batch)
         examples = problem.examples(params, inputs, targets, weights)
-        outputs = _run(problem, params, inputs)
+        scaled, again = jax.device_get(_runs(problem, params, inputs))
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
-        raise Stop(Fault("shapes", found, _advice(problem, params, batch))) from error
-    return Case(problem, params, examples, weights, outputs)
+        raise Stop(Finding("shapes", found, _advice(problem, params, batch))) from error
+    return Case(problem, params, examples, weights, scaled, again)
 
 
-def _run(problem: Problem, params: Tree, inputs: Tree) -> Tree:
-    # Not jitted: a jitted function would draw its random numbers once, when it is traced.
-    return working(run(problem.model, False, params, problem.rest, inputs, problem.context)[0])
+@_quickly
+def _runs(problem: Problem, params: Tree, inputs: Tree) -> tuple[Tree, Tree]:
+    """Return the outputs at the parameters times `SCALES`, and once more at the parameters themselves.
+
+    The model's Python runs twice: what it draws by itself is drawn anew.
+    """
+    scaled = jax.lax.map(
+        lambda a: _called(problem, tree.scale(a, params), inputs),
+        jnp.asarray(SCALES, tree.dtype(working(params))),
+    )
+    return scaled, _called(problem, params, inputs)
+
+
+def _called(problem: Problem, params: Tree, inputs: Tree) -> Tree:
+    outputs, _ = run(problem.model, problem.has_aux, params, problem.rest, inputs, problem.context)
+    return working(outputs)
+
+
+_run = _quickly(_called)
 
 
 def _advice(problem: Problem, params: Tree, batch: Any) -> str:
@@ -105,7 +139,7 @@ def _advice(problem: Problem, params: Tree, batch: Any) -> str:
     except (TypeError, ValueError):
         return "Give the batch as (inputs, targets) or (inputs, targets, weights), all of them arrays."
     try:
-        jax.eval_shape(partial(_run, problem), params, batch[0])
+        jax.eval_shape(partial(_called, problem), params, batch[0])
     except Exception:
         return "The model is called as model(params, inputs), or with context= as model(params, inputs, context)."
     return "The model runs. Make its outputs, the targets and the weights fit: one row each per example."
@@ -115,7 +149,7 @@ def data(case: Case) -> Found:
     """Look for numbers that are not finite, and weights that are no weights."""
     named = (("inputs", case.examples.inputs), ("targets", case.examples.targets), ("weights", case.weights))
     for name, values in named:
-        if not bool(tree.is_finite(jax.tree.map(jnp.asarray, values))):
+        if not _finite(values):
             return (
                 f"{name} hold a number that is not finite.",
                 "Clean the data: such a step would be refused.",
@@ -123,12 +157,18 @@ def data(case: Case) -> Found:
     for weights in jax.tree.leaves(case.weights):
         if np.min(weights) < 0 or not np.sum(weights) > 0:
             return "weights are negative, or all 0.", "Give each example a weight of 0 or more, not all 0."
-    if not bool(tree.is_finite(case.outputs)):
+    if not _finite(case.outputs):
         return (
             "the model's outputs are not all finite.",
             "Look at the initialization, and at logs and divisions.",
         )
     return None
+
+
+def _finite(values: Tree) -> bool:
+    """Tell whether all floats are finite, on the host: there is nothing to compile."""
+    floating = (leaf for leaf in jax.tree.leaves(values) if jnp.issubdtype(leaf.dtype, jnp.floating))
+    return all(np.isfinite(np.asarray(leaf, np.float64)).all() for leaf in floating)
 
 
 def targets(case: Case) -> Found:
@@ -159,7 +199,7 @@ def _target_values(likelihood: Likelihood, outputs: Any, targets: Any) -> Found:
         if values.ndim < outputs.ndim and not (low >= 0 and high < classes):
             return (
                 f"Class indices must lie in 0…{classes - 1}; these run from {low} to {high}.",
-                "Count classes from 0, and give the model one logit per class.",
+                "Count classes from 0, one logit per class. Mask a position by a weight of 0, not by a target of −1.",
             )
         if values.ndim == outputs.ndim and not (low >= 0 and np.allclose(values.sum(-1), 1, atol=1e-3)):
             return (
@@ -171,14 +211,12 @@ def _target_values(likelihood: Likelihood, outputs: Any, targets: Any) -> Found:
 
 def outputs(case: Case) -> Found:
     """Look for an output activation: outputs in the range of an activation, however the parameters are scaled."""
-    probes = [case.outputs] + [
-        case.run(tree.scale(a, case.params), case.examples.inputs) for a in (-3.0, 3.0)
-    ]
+    probes = [jax.tree.map(lambda leaf, k=k: leaf[k], case.scaled) for k in range(len(SCALES))]
     several = isinstance(case.problem.likelihood, Product)
     for k, likelihood in enumerate(case.problem.likelihood.parts()):
         if not isinstance(likelihood, (Bernoulli, Categorical, Poisson)):
             continue
-        runs = [np.asarray(p[k] if several else p) for p in probes if bool(tree.is_finite(p))]
+        runs = [np.asarray(p[k] if several else p) for p in probes if _finite(p)]
         if all((r == runs[0]).all() for r in runs[1:]):
             continue
         name = type(likelihood).__name__
@@ -200,8 +238,8 @@ def outputs(case: Case) -> Found:
 
 
 def determinism(case: Case) -> Found:
-    """Run the model again."""
-    if _close(case.outputs, case.run(case.params, case.examples.inputs)):
+    """Compare with the model called again."""
+    if _close(case.outputs, case.again):
         return None
     return (
         "the model gives different outputs for the same parameters and inputs.",
@@ -217,7 +255,14 @@ def independence(case: Case) -> Found:
     def half(values: Tree) -> Tree:
         return jax.tree.map(lambda leaf: leaf[: max(1, leaf.shape[0] // 2)], values)
 
-    if _close(half(case.outputs), case.run(case.params, half(case.examples.inputs))):
+    try:
+        alone = case.run(case.params, half(case.examples.inputs))
+    except Exception as error:
+        return (
+            f"the model does not run on half of the batch: {type(error).__name__}: {error}",
+            "Take the number of examples from the inputs, as x.shape[0].",
+        )
+    if _close(half(case.outputs), alone):
         return None
     return (
         "an example's outputs depend on the other examples in the batch, as with batch normalization.",
@@ -231,8 +276,7 @@ def metric(case: Case, metric: Metric, key: Array) -> Found:
     if not metric.takes_targets(case.problem):
         examples = examples._replace(targets=None)
 
-    # Jitted: one compilation is quicker than one per operation.
-    @jax.jit
+    @_quickly
     def product(problem: Problem, params: Tree, examples: Examples, key: Array, v: Tree) -> Tree:
         one = jnp.ones((), tree.dtype(working(params)))
         here = Here(problem, params, examples, key, damping=one)
@@ -316,9 +360,14 @@ def loss(case: Case, loss: Callable[[Tree], Any]) -> Found:
         return f"your loss returns shape {shape}.", "Return one number: the mean over the examples."
     nearby = jax.tree.map(lambda a: a * jnp.asarray(1.1, a.dtype) + jnp.asarray(0.01, a.dtype), case.params)
     ratios = []
-    for params in (case.params, nearby):
+
+    @_quickly
+    def products(params: Tree) -> Array:
         g, h = jax.grad(ours)(params), jax.grad(theirs)(params)
-        gg, gh, hh = (float(tree.vdot(a, b)) for a, b in ((g, g), (g, h), (h, h)))
+        return jnp.stack([tree.vdot(a, b) for a, b in ((g, g), (g, h), (h, h))])
+
+    for params in (case.params, nearby):
+        gg, gh, hh = map(float, products(params))
         if gg == 0 or hh == 0 or gh < 0.999 * np.sqrt(gg * hh):
             return (
                 "your loss is not the likelihood's: their gradients point in different directions.",

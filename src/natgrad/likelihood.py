@@ -15,7 +15,7 @@ Everything is at the logits: the paper's form J_yᵀ diag(1/y) J_y is 0/0 where 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,11 @@ class AtOutputs(NamedTuple):
 
 class Likelihood(Part):
     """The interface, and what every likelihood over one example axis shares."""
+
+    of_log_prob: ClassVar[Callable[..., "Likelihood"]]
+    """What `from_log_prob` calls: `natgrad.custom` defines it and the next, and enters them here."""
+    of_loss: ClassVar[Callable[..., "Likelihood"]]
+    """What `from_loss` calls."""
 
     @property
     def matching(self) -> bool:
@@ -138,18 +143,14 @@ class Likelihood(Part):
         in its natural parameters) or a finite `support` (an array of all targets) for the exact Fisher by
         automatic differentiation; or `sample(key, outputs)` for `ng.MonteCarloFisher`. `mean(outputs)` is optional.
         """
-        from natgrad.custom import LogProb
-
-        return LogProb(
+        return Likelihood.of_log_prob(
             log_prob, kl=kl, log_partition=log_partition, support=support, sample=sample, mean=mean
         )
 
     @staticmethod
     def from_loss(loss: Callable[[Tree, Tree], Array]) -> "Likelihood":
         """Wrap `loss(outputs, targets) -> (batch,)`, convex in the outputs, for `ng.GaussNewton`."""
-        from natgrad.custom import Loss
-
-        return Loss(loss)
+        return Likelihood.of_loss(loss)
 
 
 @dataclass(frozen=True)

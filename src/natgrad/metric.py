@@ -17,7 +17,7 @@ from natgrad.here import Here, Use
 from natgrad.likelihood import AtOutputs, Bernoulli, Likelihood
 from natgrad.operator import JacobianTerm, Operator, ProductTerm, Term, example_keys
 from natgrad.part import Part, require
-from natgrad.problem import Linearization, Model, Problem
+from natgrad.problem import Linearization, Model, Problem, check_model
 from natgrad.tree import Tree
 
 
@@ -240,6 +240,7 @@ def metric_product(
     context: Tree = None,
     objective: Callable[[Tree, Tree], Array] | None = None,
     microbatch: int | None = None,
+    has_aux: bool = False,
     key: Array | None = None,
 ) -> Operator:
     """Return the operator v ↦ Fv of a metric (default `Fisher`) at params, on these inputs.
@@ -248,7 +249,8 @@ def metric_product(
     `diagonal(key)` estimates diag(F).
     """
     metric = Fisher() if metric is None else metric
-    problem = Problem(model, likelihood, objective, microbatch, context=context)
+    check_model(model)
+    problem = Problem(model, likelihood, objective, microbatch, has_aux, context=context)
     if metric.needs_targets(problem) and targets is None:
         raise ValueError(f"{type(metric).__name__} is defined by the data's targets: give targets=.")
     if targets is not None and not metric.takes_targets(problem):

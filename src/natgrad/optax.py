@@ -42,6 +42,7 @@ STATIC = (
     "reject",
     "microbatch",
     "trainable",
+    "has_aux",
     "seed",
 )
 """What is no hyperparameter to inject: `optax.inject_hyperparams(..., static_args=ng.optax.STATIC)`."""
@@ -66,6 +67,7 @@ def scale_by_natural_gradient(
     reject: float | None = None,
     microbatch: int | None = None,
     trainable: Any = None,
+    has_aux: bool = False,
     seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
     """Replace the gradient by the natural gradient (F + λI)⁻¹ g; its sign is the gradient's.
@@ -73,7 +75,7 @@ def scale_by_natural_gradient(
     `update(updates, state, params, **extra)` takes these extra arguments, and ignores all others:
 
     * `inputs` (always): where the metric is taken. It carries no labels.
-    * `weights`: one number per example of the inputs.
+    * `weights`: one number per example of the inputs, or per position.
     * `value_fn` (with Levenberg–Marquardt damping, or `reject`): `value_fn(params) -> loss`; further parameters of
       it are filled from the extra arguments of the same name.
     * `value`: the loss at `params`, if it is known; it saves one call of `value_fn`.
@@ -83,6 +85,10 @@ def scale_by_natural_gradient(
 
     A step that is refused (`info.outcome` says why: a number that is not finite, or ρ below `reject`) gives updates
     of zero.
+
+    What follows in the chain is out of sight. A link that sets updates to zero (`optax.transforms.freeze`,
+    `optax.set_to_zero`) makes a step that metric, ρ and λ know nothing of: freeze by `trainable=`, or put this link
+    in `optax.masked`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
@@ -97,6 +103,7 @@ def scale_by_natural_gradient(
         reject: Refuse a step whose ρ is below this.
         microbatch: Examples held in memory at a time.
         trainable: Which parameters move; the others get updates of zero.
+        has_aux: Whether the model returns something else after its outputs, which is left out here.
         seed: Of what is random (Monte-Carlo metrics, preconditioners).
     """
     if damping is None:
@@ -111,6 +118,7 @@ def scale_by_natural_gradient(
         microbatch=microbatch,
         reject=reject,
         trainable=trainable,
+        has_aux=has_aux,
     )
     return _transformation(opt, seed, natural=True)
 
@@ -129,23 +137,78 @@ def from_optimizer(opt: Optimizer, seed: int = 0) -> optax.GradientTransformatio
 
 
 def fast(
-    model: Model, likelihood: Likelihood, *, seed: int = 0, **options: Any
+    model: Model,
+    likelihood: Likelihood,
+    *,
+    preconditioner: Preconditioner | None = None,
+    metric: Metric | None = None,
+    damping: Damping | None = None,
+    floor: float | None = None,
+    reject: float | None = 0.0,
+    weight_decay: float | None = None,
+    decayed: Any = None,
+    max_norm: float | None = None,
+    microbatch: int | None = None,
+    trainable: Any = None,
+    has_aux: bool = False,
+    seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Return `ng.fast` as an optax optimizer; `options` are its own."""
-    return from_optimizer(recipes.fast(model, likelihood, **options), seed)
+    """Return `ng.fast`, which says what each argument is, as an optax optimizer: `from_optimizer` of it.
+
+    The loss is `value_fn`'s: so a penalty or another objective belongs there.
+    """
+    opt = recipes.fast(
+        model,
+        likelihood,
+        preconditioner=preconditioner,
+        metric=metric,
+        damping=damping,
+        floor=floor,
+        reject=reject,
+        weight_decay=weight_decay,
+        decayed=decayed,
+        max_norm=max_norm,
+        microbatch=microbatch,
+        trainable=trainable,
+        has_aux=has_aux,
+    )
+    return from_optimizer(opt, seed)
 
 
 def natural_gradient(
-    learning_rate: float | Schedule, model: Model, likelihood: Likelihood, **options: Any
+    learning_rate: float | Schedule,
+    model: Model,
+    likelihood: Likelihood,
+    *,
+    damping: float | Schedule | Damping | None = None,
+    solver: Any = None,
+    metric: Metric | None = None,
+    preconditioner: Preconditioner | None = None,
+    reject: float | None = None,
+    microbatch: int | None = None,
+    trainable: Any = None,
+    has_aux: bool = False,
+    seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
     """Natural gradient descent as an optax optimizer: `scale_by_natural_gradient`, then −learning_rate.
 
-    `options` and the extra arguments of `update` are those of `scale_by_natural_gradient`.
+    The arguments, and the extra ones of `update`, are those of `scale_by_natural_gradient`.
     """
-    return optax.chain(
-        scale_by_natural_gradient(model, likelihood, trial_rate=learning_rate, **options),
-        optax.scale_by_learning_rate(learning_rate),
+    link = scale_by_natural_gradient(
+        model,
+        likelihood,
+        damping=damping,
+        solver=solver,
+        metric=metric,
+        preconditioner=preconditioner,
+        trial_rate=learning_rate,
+        reject=reject,
+        microbatch=microbatch,
+        trainable=trainable,
+        has_aux=has_aux,
+        seed=seed,
     )
+    return optax.chain(link, optax.scale_by_learning_rate(learning_rate))
 
 
 def _transformation(opt: Optimizer, seed: int, natural: bool) -> optax.GradientTransformationExtraArgs:
@@ -191,10 +254,19 @@ def _transformation(opt: Optimizer, seed: int, natural: bool) -> optax.GradientT
                 return jnp.asarray(call(p if rest is None else frozen.merge(p, rest))).astype(dtype)
 
         attempt = partial(_attempt, opt, own, data=data, loss=loss, value=value, natural=natural)
-        step = (
-            calibrated(opt.damping, attempt, state.steps) if opt.damping.calibrates else attempt(state.steps)
-        )
-        direction, steps, info = step
+        try:
+            direction, steps, info = (
+                calibrated(opt.damping, attempt, state.steps)
+                if opt.damping.calibrates
+                else attempt(state.steps)
+            )
+        except (TypeError, AttributeError, ValueError) as error:
+            if isinstance(inputs, (tuple, list)) and len(inputs) == 2 and targets is None:
+                raise TypeError(
+                    "inputs= is a pair, and the model cannot take it: give update inputs=x alone, as the model takes "
+                    "them, and targets= apart, if the metric asks for them."
+                ) from error
+            raise
         out = _shaped_like(updates, tree.cast_like(direction, gradient))
         return out, NaturalGradientState(steps, tree.cast_like(info, state.info))
 

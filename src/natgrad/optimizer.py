@@ -59,7 +59,8 @@ class Optimizer(Part):
     decayed: Any = None
     """Which of them `weight_decay` acts on, in the same form; default: all."""
     has_aux: bool = False
-    """Whether the model returns something else after its outputs, for `info.aux`."""
+    """Whether the model returns something else after its outputs, for `info.aux`. With `microbatch` that is the mean
+    over chunks of what is floating, and the last chunk's of the rest."""
 
     def __post_init__(self) -> None:
         for name in ("l2", "weight_decay"):
@@ -132,8 +133,9 @@ class Optimizer(Part):
         Args:
             params: Any pytree of floating arrays; what `trainable` leaves out may hold other arrays too.
             state: From `init` or the last step.
-            batch: `(inputs, targets)` or `(inputs, targets, weights)`: where the gradient is taken. Or all batches at
-                once, `ng.Batches(gradient, metric, search, ratio)`.
+            batch: `(inputs, targets)` or `(inputs, targets, weights)`: where the gradient is taken. Weights have one
+                number per example, or per position of a sequence, (batch, time): 0 masks it, and the mean is over
+                positions. Or all batches at once, `ng.Batches(gradient, metric, search, ratio)`.
             metric_inputs: Where the metric is taken, without labels; default: the batch's inputs and weights.
             metric_weights: Weights of the metric's examples: a biased q̃(x).
             metric_targets: Labels, for the metrics that are defined by them; `Fisher` refuses them.
@@ -488,9 +490,10 @@ def _prepared(
     opt: Optimizer, params: Tree, state: State, data: Data, alone: bool
 ) -> tuple[Optimizer, Tree, State, Data]:
     """Return what a step works with: numbers in its precision, small arrays packed, λ as the rule has it now."""
-    validate.state(jax.eval_shape(opt.start, working(params), state.key), state)
+    key = jax.ShapeDtypeStruct((2,), jnp.uint32)
+    validate.state(jax.eval_shape(opt.start, working(params), key), state)
     theta = packed(params) if alone else params
-    state = packed_like(jax.eval_shape(opt.start, working(theta), state.key), state)
+    state = packed_like(jax.eval_shape(opt.start, working(theta), key), state)
     if data.gradient is not None:
         data = data._replace(gradient=packed_like(theta, data.gradient))
     opt = _cast(opt, theta)

@@ -14,6 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
+CHILDREN = "_children"
+"""Where a part that was rebuilt keeps the names of its children: their values need not tell any more."""
+
 
 class Part:
     """The base of every part. Of a class that is no dataclass itself, everything is structure."""
@@ -45,12 +48,14 @@ def require(condition: Callable[[], Any], otherwise: str) -> None:
 def _split(part: Part) -> tuple[tuple[Any, ...], Any]:
     if "__dataclass_fields__" not in vars(type(part)):
         return (), part
+    known = vars(part).get(CHILDREN)
     names, children, static = [], [], []
     for field in fields(part):  # type: ignore[arg-type]
         value = getattr(part, field.name)
-        if "float" in str(field.type) and isinstance(value, int) and not isinstance(value, bool):
+        numeric = "float" in str(field.type)
+        if known is None and numeric and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if _is_child(value, numeric="float" in str(field.type)):
+        if _is_child(value, numeric) if known is None else field.name in known:
             names.append(field.name)
             children.append(value)
         else:
@@ -68,10 +73,10 @@ def _with_keys(part: Part) -> tuple[tuple[Any, ...], Any]:
 def _rebuilt(cls: type, structure: Any, children: Any) -> Any:
     if isinstance(structure, Part):
         return structure
-    # Not by __init__: a child may be a tracer, or whatever a transformation puts in its place.
+    # Not by __init__: a child may be a tracer, or whatever a transformation puts in its place, a bool or None say.
     part: Any = object.__new__(cls)
     names, static = structure
-    for name, value in (*zip(names, children, strict=True), *static):
+    for name, value in (*zip(names, children, strict=True), *static, (CHILDREN, names)):
         object.__setattr__(part, name, value)
     return part
 

@@ -3,6 +3,7 @@
 L(θ) = Σ_i c_i ℓ(f(θ, x_i), t_i),     c_i = w_i / Σ w
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -238,12 +239,15 @@ def run(
     own = unpacked(params)
     whole = own if rest is None else frozen.merge(own, rest)
     args = (whole, inputs) if context is None else (whole, inputs, context)
+    _check_call(model, args)
     returned = model(*args)
     if not (isinstance(model, Stateful) or has_aux):
         return returned, (None, None)
-    outputs, *beside = returned
-    context = beside.pop(0) if isinstance(model, Stateful) else None
-    return outputs, (context, beside[0] if has_aux else None)
+    names = ["outputs", *["context"] * isinstance(model, Stateful), *["aux"] * has_aux]
+    if not isinstance(returned, (tuple, list)) or len(returned) != len(names):
+        raise ValueError(f"This model must return a tuple ({', '.join(names)}).")
+    found = dict(zip(names, returned, strict=True))
+    return found["outputs"], (found.get("context"), found.get("aux"))
 
 
 # Traced once per model and shape, however many passes over it a step makes.
@@ -282,6 +286,46 @@ def _over_chunks(stacked: Array) -> Array:
 
 def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no function, and a module that holds its own parameters."""
+    if not callable(model):
+        raise TypeError("model must be a function: model(params, inputs) -> outputs.")
+    inner = model.fn if isinstance(model, Stateful) else model
+    # A Partial is a function, with arrays bound to it on purpose.
+    holds = not isinstance(inner, jax.tree_util.Partial) and any(
+        hasattr(leaf, "dtype") for leaf in jax.tree.leaves(inner)
+    )
+    if holds or not _hashable(inner):
+        raise TypeError(
+            f"model is a {type(inner).__name__} that holds arrays, or cannot be hashed: give a function, "
+            "lambda params, x: eqx.combine(params, static)(x) or nnx.merge(graph, params)(x)."
+        )
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_call(model: Model, args: tuple[Any, ...]) -> None:
+    """Refuse a context that is forgotten or one too many, before Python does without its name."""
+    try:
+        taken = inspect.signature(model.fn if isinstance(model, Stateful) else model)
+    except (TypeError, ValueError):  # Of some callables nobody knows the signature.
+        return
+    try:
+        taken.bind(*args)
+    except TypeError as error:
+        words = "model(params, inputs, context)" if len(args) == 3 else "model(params, inputs)"
+        raise TypeError(
+            f"The model is called as {words}, and it does not fit: {error}. "
+            "Give context= for a model with a third argument, and only for such a model."
+        ) from None
 
 
 def _check_outputs(likelihood: Likelihood, outputs: Tree, lengths: set[tuple[int, ...]]) -> None:

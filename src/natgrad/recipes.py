@@ -1,7 +1,19 @@
-"""The paper's methods, assembled: each is a few parts of the same step."""
+"""The paper's methods, assembled: each is a few parts of the same step.
+
+Every recipe takes these too, and hands them to `Optimizer`, which says more of each:
+
+    objective       a loss in place of the likelihood's        reject      refuse a step whose ρ is below this
+    l2              adds (l2/2)‖θ‖² to the loss                max_norm    the longest step
+    weight_decay    the part of θ that a step takes off        trainable   which parameters move
+    microbatch      examples in memory at a time               decayed     which of them weight_decay acts on
+    has_aux         whether the model returns something else after its outputs
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
+
+import jax.numpy as jnp
+from jax import Array
 
 from natgrad.damping import Constant, Damping, LevenbergMarquardt
 from natgrad.directions import (
@@ -34,8 +46,10 @@ from natgrad.search import (
     SubspaceBFGS,
 )
 from natgrad.solve import CG, TruncatedCG
+from natgrad.tree import Tree
 
 Rate = float | Callable[[Any], Any]
+Objective = Callable[[Tree, Tree], Array]
 
 
 def sgd(
@@ -44,13 +58,31 @@ def sgd(
     *,
     learning_rate: Rate | None = None,
     search: Search | None = None,
-    **options: Any,
+    damping: Damping | None = None,
+    objective: Objective | None = None,
+    l2: float | None = None,
+    weight_decay: float | None = None,
+    microbatch: int | None = None,
+    reject: float | None = None,
+    max_norm: float | None = None,
+    trainable: Any = None,
+    decayed: Any = None,
+    has_aux: bool = False,
 ) -> Optimizer:
     """Stochastic gradient descent, θ ← θ − η g (η = 0.01 unless given), in the same frame as the rest.
 
-    `options` are `Optimizer`'s: objective, l2, microbatch, reject, max_norm, trainable, damping.
+    Args:
+        model: `model(params, inputs) -> outputs`, without an output activation.
+        likelihood: What the outputs mean.
+        learning_rate: η, a float or an optax schedule (default 0.01). Not beside `search`.
+        search: A rule for the step length, in place of a rate.
+        damping: There is nothing to damp: a rule that measures ρ only refuses bad steps. Default `Constant(0.0)`.
+        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
     """
-    return Optimizer(model, likelihood, Gradient(), _rate_or_search(learning_rate, search, 0.01), **options)
+    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
+    search = _rate_or_search(learning_rate, search, 0.01)
+    damping = Constant(0.0) if damping is None else damping
+    return Optimizer(model, likelihood, Gradient(), search, Fisher(), damping, *common)
 
 
 def natural_gradient(
@@ -63,7 +95,15 @@ def natural_gradient(
     preconditioner: Preconditioner | None = None,
     metric: Metric | None = None,
     damping: Damping | None = None,
-    **options: Any,
+    objective: Objective | None = None,
+    l2: float | None = None,
+    weight_decay: float | None = None,
+    microbatch: int | None = None,
+    reject: float | None = None,
+    max_norm: float | None = None,
+    trainable: Any = None,
+    decayed: Any = None,
+    has_aux: bool = False,
 ) -> Optimizer:
     """Natural gradient descent, θ ← θ − η (F + λI)⁻¹ g: NGD of the paper, and NGD-L with `search=ng.LineSearch()`.
 
@@ -76,8 +116,9 @@ def natural_gradient(
         preconditioner: Of the solver, such as `Jacobi()` or `Kronecker()`; default none.
         metric: Default `Fisher()`.
         damping: Default `LevenbergMarquardt(1.0)`.
-        options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm, trainable.
+        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
     """
+    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
     return Optimizer(
         model,
         likelihood,
@@ -85,7 +126,7 @@ def natural_gradient(
         _rate_or_search(learning_rate, search, 1.0),
         Fisher() if metric is None else metric,
         LevenbergMarquardt() if damping is None else damping,
-        **options,
+        *common,
     )
 
 
@@ -94,10 +135,19 @@ def fast(
     likelihood: Likelihood,
     *,
     preconditioner: Preconditioner | None = None,
+    metric: Metric | None = None,
     damping: Damping | None = None,
     floor: float | None = None,
+    objective: Objective | None = None,
+    l2: float | None = None,
+    weight_decay: float | None = None,
+    microbatch: int | None = None,
     reject: float | None = 0.0,
-    **options: Any,
+    max_norm: float | None = None,
+    trainable: Any = None,
+    decayed: Any = None,
+    has_aux: bool = False,
+    **unknown: Never,
 ) -> Optimizer:
     """What to try first on a new model, with minibatches of a hundred to a few thousand examples: no rate to tune.
 
@@ -110,22 +160,32 @@ def fast(
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean.
         preconditioner: Default `Kronecker()`.
+        metric: Default `Fisher()`.
         damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% to 6% per step, never below `floor`.
             `LevenbergMarquardt("calibrate", bounds=(1e-4, 1e8), lower_by=0.98)` looks for its own first λ.
         floor: Default 1e-4. The setting to change first: larger for smaller batches, or where training is unsteady.
             Not beside `damping`.
         reject: Steps with a smaller ρ are refused: by default those that raise the loss of their own batch.
-        options: `Optimizer`'s: objective, l2, microbatch, max_norm, trainable, metric.
+        objective, l2, weight_decay, microbatch, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
+        unknown: Nothing. A learning rate is refused in a sentence.
     """
+    if {"learning_rate", "lr"} & unknown.keys():
+        raise TypeError(
+            "ng.fast has no learning rate: a quadratic model chooses the step length. Change floor= instead, or bound "
+            "the length by max_norm=; ng.natural_gradient takes a rate."
+        )
+    for name in unknown:
+        raise TypeError(f"fast() got an unexpected keyword argument {name!r}")
     if damping is not None and floor is not None:
         raise ValueError("Give damping= or floor=, not both: a damping has bounds of its own.")
     if damping is None:
         floor = 1e-4 if floor is None else floor
-        damping = LevenbergMarquardt(max(3e-3, floor), bounds=(floor, 1e12), lower_by=0.98)
-    preconditioner = Kronecker() if preconditioner is None else preconditioner
-    return natural_conjugate_gradient(
-        model, likelihood, direction=Preconditioned(preconditioner), damping=damping, reject=reject, **options
-    )
+        first = max(3e-3, floor) if isinstance(floor, (int, float)) else jnp.maximum(3e-3, floor)
+        damping = LevenbergMarquardt(first, bounds=(floor, 1e12), lower_by=0.98)
+    rows = WithLastStep(Preconditioned(Kronecker() if preconditioner is None else preconditioner))
+    metric = Fisher() if metric is None else metric
+    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
+    return Optimizer(model, likelihood, rows, QuadraticModel(), metric, damping, *common)
 
 
 def natural_conjugate_gradient(
@@ -137,7 +197,15 @@ def natural_conjugate_gradient(
     search: Search | None = None,
     metric: Metric | None = None,
     damping: Damping | None = None,
-    **options: Any,
+    objective: Objective | None = None,
+    l2: float | None = None,
+    weight_decay: float | None = None,
+    microbatch: int | None = None,
+    reject: float | None = None,
+    max_norm: float | None = None,
+    trainable: Any = None,
+    decayed: Any = None,
+    has_aux: bool = False,
 ) -> Optimizer:
     """Natural conjugate gradient: the natural gradient and the last step, combined.
 
@@ -158,7 +226,7 @@ def natural_conjugate_gradient(
         search: In place of the member's own.
         metric: Default `Fisher()`.
         damping: Default `LevenbergMarquardt(3.0)`, the paper's start.
-        options: `Optimizer`'s: objective, l2, microbatch, reject, max_norm, trainable.
+        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
     """
     direction = Natural() if direction is None else direction
     if beta is not None:
@@ -167,6 +235,7 @@ def natural_conjugate_gradient(
     else:
         rows = WithLastStep(direction)
         default = QuadraticModel() if isinstance(direction, Preconditioned) else PlaneSearch()
+    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
     return Optimizer(
         model,
         likelihood,
@@ -174,7 +243,7 @@ def natural_conjugate_gradient(
         default if search is None else search,
         Fisher() if metric is None else metric,
         LevenbergMarquardt(3.0) if damping is None else damping,
-        **options,
+        *common,
     )
 
 
@@ -188,7 +257,15 @@ def hessian_free(
     search: Search | None = None,
     metric: Metric | None = None,
     damping: Damping | None = None,
-    **options: Any,
+    objective: Objective | None = None,
+    l2: float | None = None,
+    weight_decay: float | None = None,
+    microbatch: int | None = None,
+    reject: float | None = None,
+    max_norm: float | None = None,
+    trainable: Any = None,
+    decayed: Any = None,
+    has_aux: bool = False,
 ) -> Optimizer:
     """Hessian-Free (Martens 2010) with his constants: natural gradient descent, and his habits around the solver.
 
@@ -196,11 +273,23 @@ def hessian_free(
     its last solution, preconditioned by (mean squared gradients + λ)^0.75; then back over the stored iterates
     while the loss falls, then Armijo. Give `step` the full data as the batch and a chunk of it as
     `metric_inputs=` and `ratio_batch=`. ρ is that of the step taken, after the Armijo factor.
+
+    Args:
+        model: `model(params, inputs) -> outputs`, without an output activation.
+        likelihood: What the outputs mean.
+        solver: Default `TruncatedCG()`: at most 250 iterations, stopped by their progress.
+        preconditioner: Default `Diagonal(0.75)`.
+        warm_start: The part of the last solution that CG starts from, or a schedule of it; None starts from 0.
+        search: Default `Backtrack()`.
+        metric: Default `GaussNewton()`.
+        damping: Default `LevenbergMarquardt(45.0)`.
+        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
     """
     solver = TruncatedCG() if solver is None else solver
     if not isinstance(solver, TruncatedCG):
         raise ValueError("hessian_free backtracks over stored iterates: give solver=TruncatedCG(...).")
     preconditioner = Diagonal(0.75) if preconditioner is None else preconditioner
+    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
     return Optimizer(
         model,
         likelihood,
@@ -208,34 +297,62 @@ def hessian_free(
         Backtrack() if search is None else search,
         GaussNewton() if metric is None else metric,
         LevenbergMarquardt(45.0) if damping is None else damping,
-        **options,
+        *common,
     )
 
 
 def stochastic_hessian_free(
-    model: Model, likelihood: Likelihood, *, steps_per_epoch: int, iterations: int = 5, **options: Any
+    model: Model,
+    likelihood: Likelihood,
+    *,
+    steps_per_epoch: int,
+    iterations: int = 5,
+    preconditioner: Preconditioner | None = None,
+    metric: Metric | None = None,
+    damping: Damping | None = None,
+    objective: Objective | None = None,
+    l2: float | None = None,
+    weight_decay: float | None = None,
+    microbatch: int | None = None,
+    reject: float | None = None,
+    max_norm: float | None = None,
+    trainable: Any = None,
+    decayed: Any = None,
+    has_aux: bool = False,
 ) -> Optimizer:
     """Hessian-Free for minibatches, after Kiros (2013).
 
     A few CG iterations per step; warm start 0.5, growing by 1% per epoch to 0.99; the first trial length falls by
     0.2% per epoch. λ starts at 1 and falls by 1% to 3% per step, never below 0.01: a warm start runs away along flat
     directions that nothing damps. Give `step` a minibatch and a tenth of it as `metric_inputs=`.
-    """
 
+    Args:
+        model: `model(params, inputs) -> outputs`, without an output activation.
+        likelihood: What the outputs mean.
+        steps_per_epoch: Steps between two changes of warm start and trial length.
+        iterations: Of CG, in every step.
+        preconditioner: Default `Diagonal(0.75)`.
+        metric: Default `GaussNewton()`.
+        damping: Default `LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99)`.
+        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
+    """
     import optax  # here, because it takes as long to import as the rest of natgrad
 
     def warm_start(step: Any) -> Any:
         return optax.exponential_decay(0.5, steps_per_epoch, 1.01, staircase=True, end_value=0.99)(step)
 
-    settings: dict[str, Any] = {
-        "solver": TruncatedCG(iterations, progress=None),
-        "warm_start": warm_start,
-        "search": Backtrack(
-            Armijo(initial=optax.exponential_decay(1.0, steps_per_epoch, 0.998, staircase=True))
-        ),
-        "damping": LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99),
-    }
-    return hessian_free(model, likelihood, **(settings | options))
+    length = optax.exponential_decay(1.0, steps_per_epoch, 0.998, staircase=True)
+    preconditioner = Diagonal(0.75) if preconditioner is None else preconditioner
+    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
+    return Optimizer(
+        model,
+        likelihood,
+        TruncatedNewton(Natural(TruncatedCG(iterations, progress=None), preconditioner, warm_start)),
+        Backtrack(Armijo(initial=length)),
+        GaussNewton() if metric is None else metric,
+        LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99) if damping is None else damping,
+        *common,
+    )
 
 
 def krylov_subspace_descent(
@@ -247,13 +364,32 @@ def krylov_subspace_descent(
     preconditioner: Preconditioner | None = None,
     search: Search | None = None,
     metric: Metric | None = None,
-    **options: Any,
+    objective: Objective | None = None,
+    l2: float | None = None,
+    weight_decay: float | None = None,
+    microbatch: int | None = None,
+    reject: float | None = None,
+    max_norm: float | None = None,
+    trainable: Any = None,
+    decayed: Any = None,
+    has_aux: bool = False,
 ) -> Optimizer:
     """Krylov Subspace Descent (Vinyals & Povey 2012): BFGS in span{g, Fg, …, F^{k−1}g, last step}, no damping.
 
     Give `step` a large batch for the gradient, and a part of it each as `metric_inputs=` and `search_batch=`,
     drawn anew every step. `preconditioner=ng.Diagonal(1.0, floor=1e-4)` is the authors'.
+
+    Args:
+        model: `model(params, inputs) -> outputs`, without an output activation.
+        likelihood: What the outputs mean.
+        size: k, the number of vectors from the gradient and the metric.
+        last_step: Whether the last step is one more.
+        preconditioner: Of the vectors; default none.
+        search: Default `SubspaceBFGS(maxiter=size)`.
+        metric: Default `GaussNewton()`.
+        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
     """
+    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
     preconditioner = Identity() if preconditioner is None else preconditioner
     return Optimizer(
         model,
@@ -262,7 +398,7 @@ def krylov_subspace_descent(
         SubspaceBFGS(maxiter=size) if search is None else search,
         GaussNewton() if metric is None else metric,
         Constant(0.0),
-        **options,
+        *common,
     )
 
 
@@ -274,13 +410,31 @@ def tonga(
     search: Search | None = None,
     direction: Tonga | None = None,
     damping: Damping | None = None,
-    **options: Any,
+    objective: Objective | None = None,
+    l2: float | None = None,
+    weight_decay: float | None = None,
+    microbatch: int | None = None,
+    reject: float | None = None,
+    max_norm: float | None = None,
+    trainable: Any = None,
+    decayed: Any = None,
+    has_aux: bool = False,
 ) -> Optimizer:
     """TONGA (Le Roux, Manzagol & Bengio 2008): θ ← θ − η (C + λI)⁻¹ g, C the running covariance of the gradients.
 
     Online and low-rank, `ng.Tonga(rank=5, block=50, decay=0.995)`; λ = 1 and η = 0.01 unless given. The batch form
     is `ng.natural_gradient(metric=ng.EmpiricalFisher(centered=True))`.
+
+    Args:
+        model: `model(params, inputs) -> outputs`, without an output activation.
+        likelihood: What the outputs mean.
+        learning_rate: η, a float or an optax schedule (default 0.01). Not beside `search`.
+        search: A rule for the step length, in place of a rate.
+        direction: Default `Tonga()`, which holds rank, block and decay.
+        damping: Default `Constant(1.0)`.
+        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
     """
+    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
     return Optimizer(
         model,
         likelihood,
@@ -288,7 +442,7 @@ def tonga(
         _rate_or_search(learning_rate, search, 0.01),
         Fisher(),
         Constant(1.0) if damping is None else damping,
-        **options,
+        *common,
     )
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from natgrad.part import require
-from natgrad.problem import Stateful
+from natgrad.problem import check_model
 from natgrad.search import FixedRate, Search
 from natgrad.state import Batches, Data, State
 from natgrad.tree import Tree
@@ -14,7 +14,7 @@ from natgrad.tree import Tree
 
 def optimizer(opt: Any) -> None:
     """Refuse parts that do not fit."""
-    model(opt.model)
+    check_model(opt.model)
     if isinstance(opt.likelihood, type):
         raise TypeError(
             f"likelihood is the class {opt.likelihood.__name__}: give an instance, with parentheses."
@@ -36,30 +36,6 @@ def optimizer(opt: Any) -> None:
         lambda: opt.microbatch is None or opt.microbatch >= 1,
         f"microbatch={opt.microbatch}: give a positive number of examples, or None.",
     )
-
-
-def model(model: Any) -> None:
-    """Refuse what is no function, and a module that holds its own parameters."""
-    if not callable(model):
-        raise TypeError("model must be a function: model(params, inputs) -> outputs.")
-    inner = model.fn if isinstance(model, Stateful) else model
-    # A Partial is a function, with arrays bound to it on purpose.
-    holds = not isinstance(inner, jax.tree_util.Partial) and any(
-        hasattr(leaf, "dtype") for leaf in jax.tree.leaves(inner)
-    )
-    if holds or not _hashable(inner):
-        raise TypeError(
-            f"model is a {type(inner).__name__} that holds arrays, or cannot be hashed: give a function, "
-            "lambda params, x: eqx.combine(params, static)(x) or nnx.merge(graph, params)(x)."
-        )
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def parameters(params: Tree) -> None:

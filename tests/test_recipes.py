@@ -1,0 +1,76 @@
+"""Recipes list every argument by name, and hand each to the place of that name."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
+from models import MODELS
+
+import natgrad as ng
+
+MODEL, PARAMS, X = MODELS["mlp"]
+COMMON = {
+    "objective": lambda outputs, targets: jnp.sum(outputs, axis=-1),
+    "l2": 0.1,
+    "weight_decay": 0.2,
+    "microbatch": 3,
+    "reject": 0.3,
+    "max_norm": 0.4,
+    "trainable": lambda path, leaf: "w" in path,
+    "decayed": lambda path, leaf: "b" in path,
+    "has_aux": True,
+}
+RECIPES = {
+    "sgd": ({}, {"damping"}),
+    "natural_gradient": ({}, {"metric", "damping"}),
+    "natural_conjugate_gradient": ({}, {"metric", "damping"}),
+    "fast": ({}, {"metric", "damping"}),
+    "hessian_free": ({}, {"metric", "damping"}),
+    "stochastic_hessian_free": ({"steps_per_epoch": 2}, {"metric", "damping"}),
+    "krylov_subspace_descent": ({}, {"metric"}),
+    "tonga": ({}, {"damping"}),
+}
+PARTS = {"metric": ng.MonteCarloFisher(3), "damping": ng.Constant(7.0)}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_argument_is_named_and_reaches_its_place(name):
+    recipe, (needed, parts) = getattr(ng, name), RECIPES[name]
+    parameters = inspect.signature(recipe).parameters
+    assert list(parameters)[:2] == ["model", "likelihood"]
+    assert all(p.kind is p.KEYWORD_ONLY for p in list(parameters.values())[2:] if p.name != "unknown")
+    assert [p for p in parameters if p in PARTS] == [p for p in PARTS if p in parts]
+    assert all(f"{word}:" in recipe.__doc__ or f"{word}," in recipe.__doc__ for word in parameters)
+    given = COMMON | {part: PARTS[part] for part in parts}
+    opt = recipe(MODEL, ng.Bernoulli(), **needed, **given)
+    for field, value in given.items():
+        assert getattr(opt, field) == value, field
+
+
+def test_what_a_recipe_does_not_take_is_a_type_error():
+    for name in set(RECIPES) - {"fast"}:
+        assert all(
+            p.kind is not p.VAR_KEYWORD for p in inspect.signature(getattr(ng, name)).parameters.values()
+        )
+    with pytest.raises(TypeError, match=r"krylov_subspace_descent\(\) got an unexpected .* 'damping'"):
+        ng.krylov_subspace_descent(MODEL, ng.Bernoulli(), damping=ng.Constant(1.0))
+    with pytest.raises(TypeError, match=r"fast\(\) got an unexpected keyword argument 'flor'"):
+        ng.fast(MODEL, ng.Bernoulli(), flor=1e-3)
+    with pytest.raises(TypeError, match="positional"):
+        ng.natural_gradient(MODEL, ng.Bernoulli(), 0.1)
+
+
+@pytest.mark.parametrize("word", ["learning_rate", "lr"])
+def test_the_recipe_without_a_rate_says_what_to_do_instead(word):
+    with pytest.raises(TypeError, match=r"ng.fast has no learning rate: .*floor=.*max_norm=") as caught:
+        ng.fast(MODEL, ng.Bernoulli(), **{word: 0.1})
+    assert len(str(caught.value)) < 300
+
+
+def test_the_first_damping_is_no_less_than_the_floor():
+    assert ng.fast(MODEL, ng.Bernoulli()).damping.initial == 3e-3
+    assert ng.fast(MODEL, ng.Bernoulli(), floor=0.01).damping.initial == 0.01
+    traced = jax.jit(lambda floor: ng.fast(MODEL, ng.Bernoulli(), floor=floor).damping.initial)
+    assert traced(0.01) == 0.01
+    assert traced(1e-5) == 3e-3
