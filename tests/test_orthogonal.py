@@ -5,13 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natgrad.orthogonal import eigenvectors, iterated, orthonormal, spread
+from natgrad import orthogonal
+from natgrad.orthogonal import eigenvectors, spread
 
 RNG = np.random.default_rng(0)
 
 
 def rotation(size, seed=0):
     return np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))[0]
+
+
+def orthonormal(columns):
+    return orthogonal.orthonormal(columns.T[None])[0].T
+
+
+def iterated(matrix, basis, turns):
+    return tuple(part[0] for part in orthogonal.iterated(matrix[None], basis[None], turns))
 
 
 def apart(basis):

@@ -9,18 +9,19 @@ leaf's own gradient is looked at, so any model and any sharing of weights will d
 eigenbases of L and R the damped inverse is a division: λ may change with no factor inverted again.
 
 The program grows with the number of different shapes, not of leaves. Leaves of one shape form a group, and sides of one
-length, whichever leaf they belong to, a stack. Each is one product with a leading axis.
+length, whichever leaf they belong to, a stack. Each is one product with a leading axis. Short sides are padded to one
+length where that costs little, and all vectors lie end to end.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from natgrad import orthogonal, tree
@@ -36,13 +37,18 @@ TURNS = 3
 """Of orthogonal iteration, each time the bases are renewed."""
 EARLY_TURNS = 10
 """The same, before the first regular renewal: the bases start from nothing."""
+PADDING = 8
+"""Padding of short sides may add one part in so many to the cost of new bases, or whatever a side of 64 costs."""
 
 # Not in the reduced precision that accelerators take for products: differences of these are divided by λ.
 _exactly = partial(jnp.matmul, precision="highest")
 
 
 class Sides(NamedTuple):
-    """Factors, L or R, of one length, stacked on a leading axis; of long sides and of vectors, the diagonals alone."""
+    """Factors, L or R, of one length, stacked on a leading axis; of long sides the diagonals alone.
+
+    A side shorter than its stack has zeros behind it, and its basis unit vectors: neither ever mixes with the rest.
+    """
 
     factor: Array
     """(count, n, n), or (count, n) for diagonals, which have nothing else."""
@@ -54,6 +60,15 @@ class Sides(NamedTuple):
     """The means of the eigenvalues outside the bases; None where the bases are whole."""
 
 
+class Vectors(NamedTuple):
+    """All vectors of one dtype, end to end."""
+
+    diagonal: Array
+    """The diagonals of their metrics."""
+    mean: Array
+    """Its mean over each entry's vector."""
+
+
 class Memory(NamedTuple):
     """Running averages and eigenbases."""
 
@@ -61,6 +76,8 @@ class Memory(NamedTuple):
     """The sum of the weights in the averages: they start from nothing."""
     sides: tuple[Sides, ...]
     """One stack per length of side."""
+    vectors: tuple[Vectors, ...] = ()
+    """One per dtype."""
 
 
 class Slot(NamedTuple):
@@ -79,26 +96,54 @@ class Slot(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Leaves of one shape, seen as matrices; those with more columns than rows are transposed."""
+    """Leaves seen as matrices of one shape, some of them padded; those with more columns than rows are transposed."""
 
     leaves: list[int]
     """Their places in `jax.tree.leaves`."""
     turned: list[bool]
     """Whether they are transposed."""
+    shapes: list[tuple[int, int]]
+    """Their own shapes, as matrices."""
     shape: tuple[int, int]
-    left: Slot | None
-    """None for vectors: they have one row, and their right side, a diagonal, says it all."""
+    left: Slot
     right: Slot
 
     def matrices(self, leaves: Sequence[Array]) -> Array:
         """Return the leaves of the group as matrices, stacked."""
-        parts = zip(self.leaves, self.turned, strict=True)
-        return jnp.stack([_seen_as(self.shape, leaves[number], turned) for number, turned in parts])
+        parts = zip(self.leaves, self.turned, self.shapes, strict=True)
+        return jnp.stack([_seen_as(self.shape, leaves[number], *how) for number, *how in parts])
 
     def put(self, matrices: Array, leaves: list[Array]) -> None:
         """Put the matrices where the leaves are."""
-        for matrix, number, turned in zip(matrices, self.leaves, self.turned, strict=True):
-            leaves[number] = (matrix.T if turned else matrix).reshape(leaves[number].shape)
+        parts = zip(matrices, self.leaves, self.turned, self.shapes, strict=True)
+        for matrix, number, turned, (rows, columns) in parts:
+            own = matrix[:rows, :columns]
+            leaves[number] = (own.T if turned else own).reshape(leaves[number].shape)
+
+
+class Row(NamedTuple):
+    """Vectors of one dtype."""
+
+    leaves: list[int]
+    """Their places in `jax.tree.leaves`."""
+    sizes: list[int]
+    dtype: Any
+
+    def joined(self, leaves: Sequence[Array]) -> Array:
+        """Return the vectors end to end."""
+        return jnp.concatenate([leaves[number].reshape(-1) for number in self.leaves])
+
+    def put(self, flat: Array, leaves: list[Array]) -> None:
+        """Put the parts where the leaves are."""
+        parts = jnp.split(flat, np.cumsum(self.sizes)[:-1])
+        for part, number in zip(parts, self.leaves, strict=True):
+            leaves[number] = part.reshape(leaves[number].shape)
+
+    def means(self, flat: Array) -> Array:
+        """Return for each entry the mean of its vector."""
+        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        sums = jax.ops.segment_sum(flat, owner, len(self.sizes), indices_are_sorted=True)
+        return (sums / np.asarray(self.sizes, flat.dtype))[owner]
 
 
 class Length(NamedTuple):
@@ -107,6 +152,15 @@ class Length(NamedTuple):
     size: int
     dense: bool
     dtype: Any
+
+
+class Arranged(NamedTuple):
+    """The leaves in groups, and what the stacks hold that their sides are in. An empty leaf is in none."""
+
+    groups: list[Group]
+    rows: list[Row]
+    lengths: list[Length]
+    counts: list[int]
 
 
 @dataclass(frozen=True)
@@ -136,7 +190,7 @@ class Kronecker(Preconditioner):
     """Eigenvectors kept of a side; to the directions outside them the mean of their eigenvalues has to do."""
     sketch: int = 8
     """Columns that stand for a score's other side in its Gram matrices: (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I, unbiased and many
-    times cheaper."""
+    times cheaper. Each is the sum of some of the score's, with random signs; sides no wider than this lose nothing."""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "refresh", "rebase", "limit", "rank", "sketch"):
@@ -148,11 +202,10 @@ class Kronecker(Preconditioner):
 
     def init(self, theta: Tree) -> Memory:
         """Return empty averages."""
-        groups, lengths = _arranged(theta, self.limit)
-        slots = [slot for group in groups for slot in (group.left, group.right) if slot is not None]
-        counts = [max(slot.stop for slot in slots if slot.stack == number) for number in range(len(lengths))]
-        sides = tuple(self._empty(*each) for each in zip(lengths, counts, strict=True))
-        return Memory(jnp.zeros((), tree.dtype(theta)), sides)
+        arranged = self._arranged(theta)
+        sides = tuple(self._empty(*each) for each in zip(arranged.lengths, arranged.counts, strict=True))
+        none = [jnp.zeros((2, sum(row.sizes)), row.dtype) for row in arranged.rows]
+        return Memory(jnp.zeros((), tree.dtype(theta)), sides, tuple(Vectors(*each) for each in none))
 
     def inverse(self, here: Here, memory: Memory) -> tuple[Inverse, Memory]:
         """Return r ↦ P⁻¹r, with averages and bases refreshed when it is their turn."""
@@ -167,6 +220,9 @@ class Kronecker(Preconditioner):
         # A branch, for the sake of what comes after. XLA compiles equal kernels once, but those that read a part of a
         # stack are all different: the end of a branch keeps the parts out of them.
         return lambda r: jax.lax.cond(sound, divided, lambda r: r, r), memory
+
+    def _arranged(self, theta: Tree) -> Arranged:
+        return _arranged(theta, self.limit, self.rank)
 
     def _empty(self, length: Length, count: int) -> Sides:
         size, _, dtype = length
@@ -185,132 +241,151 @@ class Kronecker(Preconditioner):
     def _measured(self, here: Here, memory: Memory) -> Memory:
         """Return the averages with this step's scores in them."""
         assert here.metric is not None
-        groups, lengths = _arranged(here.gradient, self.limit)
-        for_scores, for_sketch = jax.random.split(here.key_for(Use.KRONECKER))
-
-        # Every group's sides, each with the number of its columns.
-        slots = [(slot, group.shape[1 - side]) for group in groups for side, slot in _sides(group)]
-        across = [
-            (slot.stop - slot.start, width)
-            for slot, width in slots
-            if lengths[slot.stack].dense and width > self.sketch
-        ]
-        shared = _signs(for_sketch, self.sketch, across)
+        groups, rows, lengths, _ = self._arranged(here.gradient)
+        widest = max((max(group.shape) for group in groups), default=1)
+        columns = min(self.sketch, widest)
 
         def measure(key: Array, score: Tree) -> tuple[Tree, Tree]:
             leaves = jax.tree.leaves(unpacked(score))
-            stacked = [group.matrices(leaves) for group in groups]
-            views = [
-                matrices if side == 0 else matrices.mT
-                for group, matrices in zip(groups, stacked, strict=True)
-                for side, _ in _sides(group)
-            ]
-            signs = iter([a * b for a, b in zip(shared, _signs(key, 1, across), strict=True)])
-            diagonals, sketches = [], []
-            for view, (slot, width) in zip(views, slots, strict=True):
-                dense = lengths[slot.stack].dense
-                diagonals.append(None if dense else jnp.sum(view * view, axis=2))
-                omega = next(signs) if dense and width > self.sketch else None
-                sketches.append(_sketched(view, omega) if dense else None)
-            return diagonals, sketches
+            signs = jax.random.rademacher(key, (2, widest), jnp.int8)
+            sums: list[list[Array]] = [[] for _ in lengths]
+            sketches: list[list[Array]] = [[] for _ in lengths]
+            for group in groups:
+                matrices = group.matrices(leaves)
+                for side, slot in enumerate((group.left, group.right)):
+                    if lengths[slot.stack].dense:
+                        omega = _omega(signs[side, : group.shape[1 - side]], columns, matrices.dtype)
+                        sketches[slot.stack].append(_sketched(matrices, omega, side))
+                    else:
+                        sums[slot.stack].append(jnp.sum(matrices * matrices, axis=2 - side))
+            squares = [row.joined(leaves) ** 2 for row in rows]
+            return ([_joined(part) for part in sums], squares), [_joined(part) for part in sketches]
 
-        parts = here.metric.scores(for_scores, self.blocks, measure, self.size)
+        (sums, squares), sketches = here.metric.scores(
+            here.key_for(Use.KRONECKER), self.blocks, measure, self.size
+        )
         decay = jnp.asarray(self.decay, memory.mass.dtype)
         mass = decay * memory.mass + (1 - decay)
         share = (1 - decay) / mass
         found = [
-            diagonal if diagonal is not None else sketch for diagonal, sketch in zip(*parts, strict=True)
+            diagonal if sketch is None else sketch for diagonal, sketch in zip(sums, sketches, strict=True)
         ]
-        owners = [slot.stack for slot, _ in slots]
-        new = [
-            _averaged(
-                sides,
-                _joined([part for part, own in zip(found, owners, strict=True) if own == number]),
-                share,
+        sides = tuple(_averaged(*each, share) for each in zip(memory.sides, found, strict=True))
+        vectors = tuple(
+            Vectors(
+                *(old + share.astype(old.dtype) * (new - old) for old, new in zip(own, both, strict=True))
             )
-            for number, sides in enumerate(memory.sides)
-        ]
+            for own, both in zip(
+                memory.vectors,
+                [(each, row.means(each)) for row, each in zip(rows, squares, strict=True)],
+                strict=True,
+            )
+        )
+        after = Memory(mass, sides, vectors)
         # Scores that are not finite would stay in the averages for good. A branch, not a choice entry by entry: into
         # each stack's kernel XLA would put the test of all of them anew.
-        after = Memory(mass, tuple(new))
-        return jax.lax.cond(tree.is_finite(after), lambda: after, lambda: memory)
+        return jax.lax.cond(_is_finite(after), lambda: after, lambda: memory)
 
     def _divider(self, memory: Memory, like: Tree, shift: Array) -> Callable[[Tree], Tree]:
         """Return r ↦ P⁻¹r for trees like this one."""
-        groups, _ = _arranged(like, self.limit)
-        sides = [
-            (None if group.left is None else group.left.of(memory.sides), group.right.of(memory.sides))
-            for group in groups
-        ]
+        groups, rows, _, _ = self._arranged(like)
+        spectra = [_spectrum(sides) for sides in memory.sides]
 
         def divide(r: Tree) -> Tree:
             leaves, structure = jax.tree.flatten(r)
-            for group, (left, right) in zip(groups, sides, strict=True):
-                solved = jax.vmap(partial(_solved, shift))(group.matrices(leaves), left, right)
-                group.put(solved, leaves)
+            for row, vectors in zip(rows, memory.vectors, strict=True):
+                flat = row.joined(leaves)
+                least = jnp.maximum(FLOOR * vectors.mean, _tiny(flat))
+                row.put(flat / jnp.maximum(vectors.diagonal + shift.astype(flat.dtype), least), leaves)
+            for group in groups:
+                left, right = group.left.of(spectra), group.right.of(spectra)
+                group.put(_solved(shift, group.matrices(leaves), group.shapes, left, right), leaves)
             return jax.tree.unflatten(structure, leaves)
 
         return partial(on_leaves, divide)
 
 
-def _arranged(theta: Tree, limit: int) -> tuple[list[Group], list[Length]]:
-    """Return the leaves in groups, and what the stacks hold that their sides are in. An empty leaf is in no group."""
-    alike: dict[tuple[Any, ...], list[tuple[int, bool]]] = {}
+def _arranged(theta: Tree, limit: int, rank: int) -> Arranged:
+    vectors: dict[Any, Row] = {}
+    matrices = []
     for number, leaf in enumerate(jax.tree.leaves(unpacked(theta))):
-        if leaf.size:
-            # Fan-in in rows, units in columns.
-            shape = math.prod(leaf.shape[:-1]), leaf.shape[-1] if leaf.ndim else 1
-            turned = leaf.ndim > 1 and shape[0] < shape[1]
-            key = shape[::-1] if turned else shape, leaf.ndim > 1, leaf.dtype
-            alike.setdefault(key, []).append((number, turned))
+        if not leaf.size:
+            continue
+        if leaf.ndim < 2:
+            row = vectors.setdefault(leaf.dtype, Row([], [], leaf.dtype))
+            row.leaves.append(number)
+            row.sizes.append(leaf.size)
+            continue
+        # Fan-in in rows, units in columns.
+        shape = math.prod(leaf.shape[:-1]), leaf.shape[-1]
+        turned = shape[0] < shape[1]
+        matrices.append((number, turned, shape[::-1] if turned else shape, leaf.dtype))
+
+    every = [(size, dtype) for _, _, shape, dtype in matrices for size in shape if size <= limit]
+    padded = {
+        (size, dtype): length
+        for dtype in dict(every).values()
+        for size, length in _padded([n for n, own in every if own == dtype], rank).items()
+    }
+    alike: dict[tuple[Length, Length], list[tuple[int, bool, tuple[int, int]]]] = {}
+    for number, turned, shape, dtype in matrices:
+        left, right = (Length(padded.get((size, dtype), size), size <= limit, dtype) for size in shape)
+        alike.setdefault((left, right), []).append((number, turned, shape))
     counts: dict[Length, int] = {}
 
-    def slot(size: int, matrix: bool, dtype: Any, count: int) -> Slot:
-        length = Length(size, matrix and size <= limit, dtype)
+    def slot(length: Length, count: int) -> Slot:
         start = counts.get(length, 0)
         counts[length] = start + count
         return Slot(list(counts).index(length), start, start + count)
 
     groups = []
-    for (shape, matrix, dtype), members in alike.items():
-        leaves, turns = map(list, zip(*members, strict=True))
-        left = slot(shape[0], matrix, dtype, len(leaves)) if matrix else None
-        groups.append(Group(leaves, turns, shape, left, slot(shape[1], matrix, dtype, len(leaves))))
-    return groups, list(counts)
+    for (left, right), members in alike.items():
+        leaves, turns, shapes = map(list, zip(*members, strict=True))
+        both = slot(left, len(leaves)), slot(right, len(leaves))
+        groups.append(Group(leaves, turns, shapes, (left.size, right.size), *both))
+    return Arranged(groups, list(vectors.values()), list(counts), list(counts.values()))
 
 
-def _seen_as(shape: tuple[int, int], leaf: Array, turned: bool) -> Array:
-    return leaf.reshape(shape[::-1]).T if turned else leaf.reshape(shape)
+def _padded(sizes: list[int], rank: int) -> dict[int, int]:
+    """Return for each size the length it is padded to: only where bases are whole, and where it costs little."""
+    spare = max(sum(n * n * min(n, rank) for n in sizes) // PADDING, 64**3)
+    lengths, longest = {}, 0
+    for size in sorted(set(sizes), reverse=True):
+        extra = sizes.count(size) * (longest**3 - size**3)
+        if longest and extra <= spare:
+            lengths[size], spare = longest, spare - extra
+        else:
+            lengths[size] = size
+            longest = size if size <= rank else 0
+    return lengths
 
 
-def _sides(group: Group) -> list[tuple[int, Slot]]:
-    """Return the sides a group has: 0 for its left one, 1 for its right one."""
-    both = enumerate((group.left, group.right))
-    return [(side, slot) for side, slot in both if slot is not None]
+def _seen_as(shape: tuple[int, int], leaf: Array, turned: bool, own: tuple[int, int]) -> Array:
+    matrix = leaf.reshape(own[::-1]).T if turned else leaf.reshape(own)
+    return matrix if own == shape else jnp.pad(matrix, [(0, n - m) for n, m in zip(shape, own, strict=True)])
 
 
-def _signs(key: Array, count: int, shapes: Sequence[tuple[int, int]]) -> list[Array]:
-    """Return random signs, (members, count, width) for each shape: drawn at once, which compiles in less time."""
-    sizes = [members * count * width for members, width in shapes]
-    drawn = jnp.split(jax.random.rademacher(key, (sum(sizes),), jnp.int8), list(accumulate(sizes))[:-1])
-    return [flat.reshape(m, count, w) for flat, (m, w) in zip(drawn, shapes, strict=False)]
+def _omega(signs: Array, count: int, dtype: Any) -> Array:
+    """Return Ωᵀ, (count, width): each column of a score goes to one of a few, with a sign.
+
+    E[ΩΩᵀ] = I, and the variance is that of an Ω full of signs. Neighbours go to different ones, so a score of no more
+    columns is kept whole; which ones is drawn beforehand, lest columns at regular distances always meet.
+    """
+    rng = np.random.default_rng(count)
+    places = np.concatenate([rng.permutation(count) for _ in range(-(-len(signs) // count))])[: len(signs)]
+    return jnp.where(places == np.arange(count)[:, None], signs, 0).astype(dtype)
 
 
-def _sketched(views: Array, omega: Array | None) -> Array:
-    """Return (SΩ)ᵀ of each view S, E[ΩΩᵀ] = I; without Ω, Sᵀ."""
-    if omega is None:
-        return views.mT
-    return _exactly(omega.astype(views.dtype), views.mT) / omega.shape[1] ** 0.5
+def _sketched(matrices: Array, omega: Array, side: int) -> Array:
+    """Return (SΩ)ᵀ of the matrices S, or of their transposes for the right side."""
+    if side == 1:
+        return jnp.einsum("sn,cnw->csw", omega, matrices, precision="highest")
+    return jnp.einsum("sw,cnw->csn", omega, matrices, precision="highest")
 
 
-def _joined(parts: list[Array]) -> Array:
-    """Return the parts of a stack as one, (members, rows, n) or (members, n). Missing rows are zeros, which add 0."""
-    if parts[0].ndim > 2:
-        # (blocks, members, columns, n) as it comes from the groups of examples.
-        most = max(part.shape[2] for part in parts)
-        parts = [jnp.pad(p, ((0, 0), (0, 0), (0, most - p.shape[2]), (0, 0))) for p in parts]
-        parts = [part.swapaxes(0, 1).reshape(part.shape[1], -1, part.shape[3]) for part in parts]
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+def _joined(parts: list[Array]) -> Array | None:
+    """Return the parts of a stack as one."""
+    return jnp.concatenate(parts) if parts else None
 
 
 def _averaged(sides: Sides, found: Array, share: Array) -> Sides:
@@ -318,11 +393,25 @@ def _averaged(sides: Sides, found: Array, share: Array) -> Sides:
     share = share.astype(found.dtype)
     if sides.basis is None or sides.values is None:
         return Sides(sides.factor + share * (found - sides.factor))
-    factor = sides.factor + share * (_exactly(found.mT, found) - sides.factor)
+    # (blocks, members, columns, n) as it comes from the groups of examples.
+    rows = found.swapaxes(0, 1).reshape(found.shape[1], -1, found.shape[3])
+    factor = sides.factor + share * (_exactly(rows.mT, rows) - sides.factor)
     # The eigenvalues follow at every refresh, the basis only now and then.
-    seen = jnp.sum(_exactly(found, sides.basis) ** 2, axis=1)
+    seen = jnp.sum(_exactly(rows, sides.basis) ** 2, axis=1)
     values = sides.values + share * (seen - sides.values)
     return Sides(factor, sides.basis, values, _rest(sides, factor, values))
+
+
+def _is_finite(memory: Memory) -> Array:
+    """Whether all averages are finite: what is not reaches the eigenvalues or the mean of the rest, from the trace."""
+    total = [
+        jnp.sum(leaf, dtype=memory.mass.dtype)
+        for sides in memory.sides
+        for leaf in ((sides.factor,) if sides.values is None else (sides.values, sides.rest))
+        if leaf is not None
+    ]
+    total += [jnp.sum(vectors.mean, dtype=memory.mass.dtype) for vectors in memory.vectors]
+    return jnp.all(jnp.isfinite(jnp.stack(total))) if total else jnp.array(True)
 
 
 def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but: str) -> Memory:
@@ -335,7 +424,7 @@ def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but
 
     new = jax.lax.cond(turn, lambda: without(renew(memory)), lambda: without(memory))
     both = zip(new.sides, memory.sides, strict=True)
-    return Memory(new.mass, tuple(sides._replace(**{but: getattr(old, but)}) for sides, old in both))
+    return new._replace(sides=tuple(sides._replace(**{but: getattr(old, but)}) for sides, old in both))
 
 
 def _turn(steps: Array, every: int) -> Array:
@@ -349,19 +438,16 @@ def _rebased(turns: Array | int, memory: Memory) -> Memory:
     def rebase(sides: Sides) -> Sides:
         if sides.basis is None or sides.values is None:
             return sides
-        found = jax.vmap(orthogonal.iterated, (0, 0, None))(sides.factor, sides.basis, turns)
-        # Where a trace overflows, the old basis and values keep the state finite.
-        finite = jax.vmap(tree.is_finite)(found)
-        basis, values = (
-            jnp.where(finite.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-            for new, old in zip(found, (sides.basis, sides.values), strict=True)
-        )
+        basis, values = orthogonal.iterated(sides.factor, sides.basis, turns)
         rest = _rest(sides, sides.factor, values)
-        if rest is not None and sides.rest is not None:
-            rest = jnp.where(finite, rest, sides.rest)
-        return Sides(sides.factor, basis, values, rest)
+        # Where a trace overflows, the basis stays, and old values keep the state finite.
+        finite = jnp.isfinite(values[:, 0])
+        values = jnp.where(finite[:, None], values, sides.values)
+        return Sides(
+            sides.factor, basis, values, None if rest is None else jnp.where(finite, rest, sides.rest)
+        )
 
-    return Memory(memory.mass, tuple(rebase(sides) for sides in memory.sides))
+    return memory._replace(sides=tuple(rebase(sides) for sides in memory.sides))
 
 
 def _rest(sides: Sides, factor: Array, values: Array) -> Array | None:
@@ -372,43 +458,73 @@ def _rest(sides: Sides, factor: Array, values: Array) -> Array | None:
     return jnp.maximum(jnp.trace(factor, axis1=1, axis2=2) - jnp.sum(values, axis=1), 0) / outside
 
 
-def _solved(shift: Array, matrix: Array, left: Sides | None, right: Sides) -> Array:
-    """Return (L ⊗ R / τ + λI)⁻¹ r in the eigenbases, of one leaf; for a vector (diag R + λI)⁻¹ r."""
-    tiny = jnp.finfo(matrix.dtype).tiny ** 0.5
+class Spectrum(NamedTuple):
+    """What a division needs to know of sides."""
+
+    basis: Array | None
+    values: Array
+    """Those inside the bases and then, n times, the means of the others; not negative."""
+    trace: Array
+
+
+def _spectrum(sides: Sides) -> Spectrum:
+    inside = jnp.maximum(sides.factor if sides.values is None else sides.values, 0)
+    trace = jnp.sum(inside, axis=1)
+    if sides.rest is None:
+        return Spectrum(sides.basis, inside, trace)
+    size = sides.factor.shape[1]
+    outside = jnp.broadcast_to(sides.rest[:, None], (len(inside), size))
+    trace += (size - inside.shape[1]) * sides.rest
+    return Spectrum(sides.basis, jnp.concatenate([inside, outside], axis=1), trace)
+
+
+def _solved(
+    shift: Array, matrices: Array, shapes: list[tuple[int, int]], left: Spectrum, right: Spectrum
+) -> Array:
+    """Return (L ⊗ R / τ + λI)⁻¹ r in the eigenbases."""
+    tiny = _tiny(matrices)
     # The traces agree, but for the sketches.
-    trace = _trace(right) if left is None else jnp.sqrt(_trace(left)) * jnp.sqrt(_trace(right))
+    trace = jnp.sqrt(left.trace) * jnp.sqrt(right.trace)
     # Without damping, directions that no score has shown yet: not 0 next to the mean of those that were seen.
-    least = jnp.maximum(FLOOR * trace / matrix.size, tiny)
-
-    def over_left(rows: Array, a: Array) -> Array:
-        def over_right(columns: Array, b: Array) -> Array:
-            curvature = jnp.maximum(b.reshape(-1, 1), 0) * jnp.maximum(a.reshape(1, -1), 0)
-            return columns / jnp.maximum(curvature + shift.astype(matrix.dtype), least)
-
-        return _along(right, rows.T, over_right).T
-
-    if left is None:
-        return over_left(matrix, jnp.ones((), matrix.dtype))
+    least = jnp.maximum(FLOOR * trace / np.asarray([n * m for n, m in shapes], matrices.dtype), tiny)
     # a b / τ is finite where neither a b nor 1 / τ need be.
-    return _along(left, matrix, lambda rows, a: over_left(rows, a / jnp.maximum(trace, tiny)))
+    a, b = left.values / jnp.maximum(trace, tiny)[:, None], right.values
+    inside = _onto(right, _onto(left, matrices, 0), 1)
+    curvature = a[:, :, None] * b[:, None, :] + shift.astype(matrices.dtype)
+    divided = inside / jnp.maximum(curvature, least[:, None, None])
+    return _back(left, _back(right, divided, 1), 0)
 
 
-def _trace(side: Sides) -> Array:
-    values = side.factor if side.values is None else side.values
-    inside = jnp.sum(jnp.maximum(values, 0))
-    return inside if side.rest is None else inside + (side.factor.shape[0] - len(values)) * side.rest
+def _tiny(like: Array) -> Any:
+    return jnp.finfo(like.dtype).tiny ** 0.5
 
 
-def _along(side: Sides, rows: Array, divide: Callable[[Array, Array], Array]) -> Array:
-    """Return the rows, turned into a side's eigenbasis, divided by what goes with its eigenvalues, and turned back."""
+def _onto(side: Spectrum, matrices: Array, axis: int) -> Array:
+    """Return the matrices in a side's eigenbasis, and after that, if it is not whole, what lies outside it."""
     if side.basis is None:
-        return divide(rows, side.factor)
-    assert side.values is not None
-    inside = _exactly(side.basis.T, rows)
-    if side.rest is None:
-        return _exactly(side.basis, divide(inside, side.values))
-    # What rounding leaves of the inside in the outside is divided by `rest`, perhaps a millionth of the values: it is
+        return matrices
+    inside = _times(side.basis, matrices, axis, back=False)
+    if side.values.shape[1] == side.basis.shape[2]:
+        return inside
+    return jnp.concatenate([inside, matrices - _times(side.basis, inside, axis)], axis=1 + axis)
+
+
+def _back(side: Spectrum, divided: Array, axis: int) -> Array:
+    """Return the matrices from what `_onto` made of them."""
+    if side.basis is None:
+        return divided
+    rank = side.basis.shape[2]
+    if side.values.shape[1] == rank:
+        return _times(side.basis, divided, axis)
+    inside, outside = jnp.split(divided, [rank], axis=1 + axis)
+    # What rounding leaves of the inside in the outside was divided by `rest`, perhaps a millionth of the values: it is
     # taken out once more, after the division, which is one number along this side and so commutes with the basis.
-    outside = divide(rows - _exactly(side.basis, inside), side.rest)
-    left_over = _exactly(side.basis.T, outside)
-    return outside + _exactly(side.basis, divide(inside, side.values) - left_over)
+    left_over = _times(side.basis, outside, axis, back=False)
+    return outside + _times(side.basis, inside - left_over, axis)
+
+
+def _times(basis: Array, matrices: Array, axis: int, back: bool = True) -> Array:
+    """Return Bᵀ M, or B M on the way back, for the left side; M B or M Bᵀ for the right."""
+    if axis == 0:
+        return _exactly(basis if back else basis.mT, matrices)
+    return _exactly(matrices, basis.mT if back else basis)

@@ -88,6 +88,12 @@ class ProductTerm(Term):
         return super().diagonal(key, groups) if self._diagonal is None else self._diagonal
 
 
+class PenaltyTerm(ProductTerm):
+    """A penalty's curvature: in the solver's matrix and in predictions, but no part of the model's own metric."""
+
+    damps = True
+
+
 class JacobianTerm(Term):
     """Σ_i c_i J_iᵀ M_i J_i: one JVP, M at the outputs, one VJP."""
 
@@ -232,18 +238,20 @@ class Operator:
             root = _root(term.scale)
             return term.scores(key, groups, lambda own, score: measure(own, _scaled(root, score)), size)
 
-        if len(self.terms) == 1:
-            return measured(self.terms[0], key)
-        keys = jax.random.split(key, len(self.terms))
-        totals, kept = zip(*map(measured, self.terms, keys), strict=True)
+        # A penalty has no examples.
+        terms = [term for term in self.terms if not isinstance(term, PenaltyTerm)]
+        if len(terms) == 1:
+            return measured(terms[0], key)
+        keys = jax.random.split(key, len(terms))
+        totals, kept = zip(*map(measured, terms, keys), strict=True)
         return _added(totals), jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *kept)
 
     def diagonal(self, key: Array, groups: int = 100) -> Tree:
         """Return an unbiased estimate of diag(F) from random signs, in `groups` groups of examples."""
-        keys = [key] if len(self.terms) == 1 else list(jax.random.split(key, len(self.terms)))
+        terms = [term for term in self.terms if not isinstance(term, PenaltyTerm)]
+        keys = [key] if len(terms) == 1 else list(jax.random.split(key, len(terms)))
         return _added(
-            _scaled(term.scale, term.diagonal(own, groups))
-            for term, own in zip(self.terms, keys, strict=True)
+            _scaled(term.scale, term.diagonal(own, groups)) for term, own in zip(terms, keys, strict=True)
         )
 
 

@@ -20,7 +20,8 @@ from natgrad.here import Here, LastStep
 from natgrad.judge import Trial
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
-from natgrad.packed import on_one_device, packed, packed_like, unpacked
+from natgrad.operator import Operator, PenaltyTerm
+from natgrad.packed import on_leaves, on_one_device, packed, packed_like, unpacked
 from natgrad.part import Part
 from natgrad.problem import Model, Problem, Start, Stateful, working
 from natgrad.search import FixedRate, Found, Search
@@ -57,7 +58,7 @@ class Optimizer(Part):
     trainable: Any = None
     """Which parameters move: a function (path, leaf) → bool, the path as in "layer/kernel", or a tree of booleans."""
     decayed: Any = None
-    """Which of them `weight_decay` acts on, in the same form; default: all."""
+    """Which of them `l2` and `weight_decay` act on, in the same form; default: all."""
     has_aux: bool = False
     """Whether the model returns something else after its outputs, for `info.aux`. With `microbatch` that is the mean
     over chunks of what is floating, and the last chunk's of the rest."""
@@ -231,7 +232,7 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
         loss = loss + _penalty(opt, theta)
     else:
         gradient = tree.cast_like(data.gradient, theta)
-    gradient = gradient if opt.l2 is None else tree.axpy(opt.l2, theta, gradient)
+    gradient = gradient if opt.l2 is None else tree.add(_pull(opt, theta), gradient)
 
     # Where changes of the loss are measured from. Without targets that is up to whoever gave the gradient.
     searched = opt.search.measures and search_examples is None
@@ -251,7 +252,7 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
         key=jax.random.fold_in(jax.random.wrap_key_data(state.key, impl=IMPL), state.steps),
         steps=state.steps,
         damping=state.damping,
-        shift=state.damping if opt.l2 is None else state.damping + opt.l2,
+        shift=state.damping if opt.l2 is None or opt.decayed is not None else state.damping + opt.l2,
         rate=data.rate,
         last=state.last or None,
         loss=loss,
@@ -340,7 +341,11 @@ def _with_metric(opt: Optimizer, here: Here) -> Here:
     linear = here.linear
     if linear is None or here.metric_examples is not None:
         linear = here.problem.linearize(here.params, examples)
-    return replace(here, metric=opt.metric.operator(here, linear))
+    metric = opt.metric.operator(here, linear)
+    if opt.l2 is not None and opt.decayed is not None:
+        # A shift of the whole diagonal would penalize all: what is chosen is a term of its own.
+        metric = Operator((*metric.terms, PenaltyTerm("l2", partial(_pull, opt))))
+    return replace(here, metric=metric)
 
 
 def _proposed(opt: Optimizer, here: Here, state: State) -> tuple[Here, Proposal]:
@@ -365,7 +370,7 @@ def _tried(opt: Optimizer, here: Here, proposal: Proposal, found: Found) -> Tria
 
     start, change, gap = _measured(opt, here, moved, step, slope, found)
     bend = jnp.zeros_like(slope) if here.metric is None else curvature
-    bend = bend if opt.l2 is None else bend + opt.l2 * step_norm**2
+    bend = bend if opt.l2 is None else bend + tree.vdot(step, _pull(opt, step))
     predicted = opt.damping.predict(slope, bend)
     return Trial(
         moved=moved,
@@ -398,7 +403,7 @@ def _measured(
             return start, change, 0.0
         there = here.problem.slope(linear, step)
         if opt.l2 is not None:
-            there = there + opt.l2 * tree.vdot(working(here.params), step)
+            there = there + tree.vdot(_pull(opt, working(here.params)), step)
         return start, change, slope - there
     if here.own is None:
         return Start(nan, nan), nan, 0.0
@@ -415,7 +420,7 @@ def _change(opt: Optimizer, here: Here, moved: Tree, examples: Examples, start: 
     if opt.l2 is None:
         return change
     theta, there = working(here.params), working(moved)
-    return change + opt.l2 / 2 * tree.vdot(tree.sub(there, theta), tree.add(there, theta))
+    return change + tree.vdot(_pull(opt, tree.sub(there, theta)), tree.add(there, theta)) / 2
 
 
 def _move(opt: Optimizer, params: Tree, rows: Rows, z: Array) -> tuple[Tree, Tree, Array | None]:
@@ -483,7 +488,19 @@ def _usable(new: Tree, old: Tree) -> Tree:
 
 
 def _penalty(opt: Optimizer, theta: Tree) -> Any:
-    return 0.0 if opt.l2 is None else opt.l2 / 2 * tree.vdot(theta, theta)
+    return 0.0 if opt.l2 is None else tree.vdot(theta, _pull(opt, theta)) / 2
+
+
+def _pull(opt: Optimizer, v: Tree) -> Tree:
+    """Return l2 · v on the parameters that the penalty acts on, 0 on the others."""
+    if opt.decayed is None:
+        return tree.scale(opt.l2, v)
+
+    def chosen(whole: Tree) -> Tree:
+        marks = frozen.marks(opt.decayed, whole)
+        return jax.tree.map(lambda leaf, own: leaf if own else jnp.zeros_like(leaf), whole, marks)
+
+    return tree.scale(opt.l2, on_leaves(chosen, v))
 
 
 def _prepared(

@@ -21,48 +21,60 @@ SMALL = 3
 _exactly = partial(jnp.matmul, precision="highest")
 
 
-def orthonormal(columns: Array) -> Array:
-    """Return the Q of a QR decomposition with a positive diagonal: Gram–Schmidt, each column twice.
+def orthonormal(rows: Array) -> Array:
+    """Return orthonormal rows that span, first ones first, what the rows span: Gram–Schmidt, each row twice.
 
-    The second time removes what rounding left of the columns before (Giraud et al. 2005, "twice is enough"). The
-    columns must be independent to rounding: one of zeros stays one of zeros.
+    For matrices on a leading axis. The second time removes what rounding left of the rows before (Giraud et al. 2005,
+    "twice is enough"). The rows must be independent to rounding: one of zeros stays one of zeros.
     """
-    rows = columns.T
-    number = jnp.arange(len(rows), dtype=jnp.int32)
+    count = rows.shape[1]
+    number = jnp.arange(count, dtype=jnp.int32)
 
     def one(time: Array, rows: Array) -> Array:
         j = time // 2
-        before = jnp.where(number < j, _exactly(rows, rows[j]), 0)
-        return rows.at[j].set(_unit(rows[j] - _exactly(before, rows)))
+        row = jax.lax.dynamic_slice_in_dim(rows, j, 1, axis=1)
+        before = jnp.where(number < j, _exactly(row, rows.mT), 0)
+        return jax.lax.dynamic_update_slice_in_dim(rows, _unit(row - _exactly(before, rows)), j, axis=1)
 
-    return jax.lax.fori_loop(0, 2 * len(rows), one, rows).T
+    return jax.lax.fori_loop(0, 2 * count, one, rows)
 
 
 def iterated(matrix: Array, basis: Array, turns: Array | int) -> tuple[Array, Array]:
     """Return B after some turns of orthogonal iteration, B ← orthonormal(A B), and the diagonal of Bᵀ A B.
 
-    A is symmetric and positive semidefinite; B has orthonormal columns and turns into A's foremost eigenvectors, the
-    first one first. Columns are put in order before, which spares turns when eigenvalues have changed places.
+    For matrices on a leading axis. A is symmetric and positive semidefinite; B has orthonormal columns and turns into
+    A's foremost eigenvectors, the first one first. Columns are put in order before, which spares turns when eigenvalues
+    have changed places.
 
     The shift δ in (A + δI)B bounds what rounding can do: Bᵀ(A + δI)B ⪰ δI, so the columns are independent whatever A's
     rank. Eigenvectors stay the same; those of eigenvalues below δ = 32 eps tr A keep their old place.
     """
-    trace = jnp.trace(matrix)
+    trace = jnp.trace(matrix, axis1=1, axis2=2)
     # Scaled, so that no square overflows; a matrix of zeros leaves B as it is.
-    matrix = matrix / jnp.where(trace > 0, trace, 1)
-    shift = jnp.where(trace > 0, 32 * jnp.finfo(matrix.dtype).eps, 1).astype(matrix.dtype)
+    seen = (trace > 0) & jnp.isfinite(trace)
+    shift = jnp.where(seen, 32 * jnp.finfo(matrix.dtype).eps, 1).astype(matrix.dtype)
+    eye = np.eye(matrix.shape[1], dtype=bool)
+    matrix = matrix / jnp.where(trace > 0, trace, 1)[:, None, None] + jnp.where(eye, shift[:, None, None], 0)
 
-    image = _exactly(matrix, basis)
-    order = jnp.argsort(jnp.sum(basis * image, axis=0), descending=True)
-    basis, image = basis[:, order], image[:, order]
+    rows = basis.mT
+    image = _exactly(rows, matrix)
+    order = _ordered(jnp.where(seen[:, None], jnp.sum(rows * image, axis=2), 0))
+    rows, image = _exactly(order, rows), _exactly(order, image)
 
     def turn(_: Any, both: tuple[Array, Array]) -> tuple[Array, Array]:
-        basis, image = both
-        basis = orthonormal(image + shift * basis)
-        return basis, _exactly(matrix, basis)
+        rows = orthonormal(both[1])
+        return rows, _exactly(rows, matrix)
 
-    basis, image = jax.lax.fori_loop(0, turns, turn, (basis, image))
-    return basis, trace * jnp.sum(basis * image, axis=0)
+    rows, image = jax.lax.fori_loop(0, turns, turn, (rows, image))
+    return rows.mT, trace[:, None] * (jnp.sum(rows * image, axis=2) - shift[:, None])
+
+
+def _ordered(values: Array) -> Array:
+    """Return the permutation matrices that put the largest values first: a sort takes long to compile."""
+    number = np.arange(values.shape[1])
+    one, other = values[:, :, None], values[:, None, :]
+    place = jnp.sum((other > one) | ((other == one) & (number < number[:, None])), axis=2)
+    return (place[:, None, :] == number[:, None]).astype(values.dtype)
 
 
 def spread(length: int, count: int, dtype: Any) -> np.ndarray:
@@ -104,5 +116,6 @@ def _rotation(matrix: Array, p: int, q: int) -> Array:
 
 
 def _unit(row: Array) -> Array:
-    """Return the row with length 1."""
-    return row * jax.lax.rsqrt(jnp.maximum(jnp.sum(row * row), jnp.finfo(row.dtype).tiny))
+    """Return the rows with length 1."""
+    square = jnp.sum(row * row, axis=-1, keepdims=True)
+    return row * jax.lax.rsqrt(jnp.maximum(square, jnp.finfo(row.dtype).tiny))

@@ -5,7 +5,7 @@ Every recipe takes these too, and hands them to `Optimizer`, which says more of 
     objective       a loss in place of the likelihood's        reject      refuse a step whose ρ is below this
     l2              adds (l2/2)‖θ‖² to the loss                max_norm    the longest step
     weight_decay    the part of θ that a step takes off        trainable   which parameters move
-    microbatch      examples in memory at a time               decayed     which of them weight_decay acts on
+    microbatch      examples in memory at a time               decayed     which of them l2 and weight_decay act on
     has_aux         whether the model returns something else after its outputs
 """
 

@@ -19,7 +19,7 @@ METHODS = {
         ng.Bernoulli(),
         search=ng.LineSearch(),
         solver=NATURAL.solver,
-        preconditioner=NATURAL.precondition,
+        preconditioner=NATURAL.preconditioner,
         damping=ng.LevenbergMarquardt(3.0),
     ),
     "ncg-l": ng.natural_conjugate_gradient(

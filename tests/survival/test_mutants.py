@@ -22,27 +22,21 @@ PARTS = {
     "metric": {"metric.py": ["test_metric.py"], "operator.py": ["test_metric.py"]},
     "solve": {
         "solve/cg.py": ["solve/test_cg.py", "solve/test_properties.py"],
-        "solve/dual.py": ["solve/test_others.py"],
-        "solve/lanczos.py": [
-            "solve/test_properties.py::test_reorthogonalization_restores_finite_termination",
-            "solve/test_golden.py",
-        ],
-        "solve/minres.py": ["solve/test_golden.py", "solve/test_failures.py"],
-        "solve/minres_qlp.py": ["solve/test_golden.py", "solve/test_failures.py"],
-        "solve/minres_scalars.py": ["solve/test_golden.py", "solve/test_failures.py"],
-        "solve/minres_vectors.py": ["solve/test_golden.py", "solve/test_properties.py"],
-        "solve/refine.py": [
+        "solve/truncated.py": ["solve/test_cg.py", "methods/test_hessian_free.py"],
+        "solve/dual.py": ["solve/test_dual.py"],
+        "solve/minres_qlp.py": [
             "solve/test_failures.py::test_zero_right_hand_side",
-            "solve/test_others.py",
+            "solve/test_golden.py",
             "solve/test_failures.py",
+            "solve/test_properties.py",
         ],
         "solve/reflections.py": ["solve/test_golden.py"],
-        "solve/spectrum.py": ["solve/test_others.py"],
-        "solve/arrays.py": ["solve/test_others.py"],
         "solve/problem.py": ["solve/test_failures.py", "solve/test_properties.py"],
+        "solve/program.py": ["solve/test_program.py"],
         "solve/result.py": ["solve/test_failures.py"],
     },
     "directions": {
+        "directions/base.py": ["test_step.py"],
         "directions/natural.py": [
             "test_step.py",
             "methods/test_conjugate.py",
@@ -60,9 +54,15 @@ PARTS = {
         "search/backtrack.py": ["methods/test_hessian_free.py"],
     },
     "damping": {"damping.py": ["test_damping.py", "methods/test_calibration.py"]},
+    "step": {
+        "packed.py": ["test_packed.py"],
+        "orthogonal.py": ["test_orthogonal.py"],
+        "judge.py": ["test_step.py", "test_nonfinite.py", "test_damping.py"],
+        "examples.py": ["test_metric.py", "test_step_batches.py"],
+    },
 }
 """The tests that mirror each file."""
-COUNTS = {"likelihood": 8, "metric": 8, "solve": 10, "directions": 8, "search": 8, "damping": 8}
+COUNTS = {"likelihood": 8, "metric": 8, "solve": 10, "directions": 8, "search": 8, "damping": 8, "step": 8}
 
 
 def drawn(part, wanted):

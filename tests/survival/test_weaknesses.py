@@ -90,7 +90,7 @@ def test_w6_programs_grow_with_the_number_of_arrays():
         opt, params = ng.natural_gradient(model, ng.Bernoulli()), [PARAMS] * leaves
         return len(str(jax.make_jaxpr(opt.step)(params, opt.init(params), (INPUTS, TARGETS))))
 
-    assert size(20) > 3 * size(2)
+    assert size(20) > 1.5 * size(2)
 
 
 def test_w7_on_other_data_the_loss_may_rise():
