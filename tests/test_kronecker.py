@@ -59,10 +59,12 @@ def cut(side, size):
     """Return a side without its padding, which must be zeros, and unit vectors that mix with nothing."""
     if side.basis is None:
         return side
-    assert not np.any(side.factor[size:]) and not np.any(side.factor[:, size:])
+    assert not np.any(side.factor[size:])
+    assert not np.any(side.factor[:, size:])
     behind = np.any(np.asarray(side.basis[size:]), axis=0)
     assert behind.sum() == len(side.basis) - size
-    assert not np.any(side.basis[:size, behind]) and not np.any(side.values[behind])
+    assert not np.any(side.basis[:size, behind])
+    assert not np.any(side.values[behind])
     kept = side._replace(factor=side.factor[:size, :size], basis=side.basis[:size, ~behind])
     return kept._replace(values=side.values[~behind])
 

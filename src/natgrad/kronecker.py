@@ -111,7 +111,7 @@ class Group(NamedTuple):
     def matrices(self, leaves: Sequence[Array]) -> Array:
         """Return the leaves of the group as matrices, stacked."""
         parts = zip(self.leaves, self.turned, self.shapes, strict=True)
-        return jnp.stack([_seen_as(self.shape, leaves[number], *how) for number, *how in parts])
+        return jnp.stack([_seen_as(self.shape, leaves[number], turned, own) for number, turned, own in parts])
 
     def put(self, matrices: Array, leaves: list[Array]) -> None:
         """Put the matrices where the leaves are."""
@@ -378,9 +378,9 @@ def _omega(signs: Array, count: int, dtype: Any) -> Array:
 
 def _sketched(matrices: Array, omega: Array, side: int) -> Array:
     """Return (SΩ)ᵀ of the matrices S, or of their transposes for the right side."""
-    if side == 1:
-        return jnp.einsum("sn,cnw->csw", omega, matrices, precision="highest")
-    return jnp.einsum("sw,cnw->csn", omega, matrices, precision="highest")
+    # One Ω per matrix, though they are all the same: a product with a leading axis moves no matrix.
+    omega = jnp.broadcast_to(omega, (len(matrices), *omega.shape))
+    return _exactly(omega, matrices if side else matrices.mT)
 
 
 def _joined(parts: list[Array]) -> Array | None:
@@ -443,9 +443,9 @@ def _rebased(turns: Array | int, memory: Memory) -> Memory:
         # Where a trace overflows, the basis stays, and old values keep the state finite.
         finite = jnp.isfinite(values[:, 0])
         values = jnp.where(finite[:, None], values, sides.values)
-        return Sides(
-            sides.factor, basis, values, None if rest is None else jnp.where(finite, rest, sides.rest)
-        )
+        if rest is not None and sides.rest is not None:
+            rest = jnp.where(finite, rest, sides.rest)
+        return Sides(sides.factor, basis, values, rest)
 
     return memory._replace(sides=tuple(rebase(sides) for sides in memory.sides))
 
@@ -455,7 +455,7 @@ def _rest(sides: Sides, factor: Array, values: Array) -> Array | None:
     if sides.rest is None:
         return None
     outside = factor.shape[-1] - values.shape[-1]
-    return jnp.maximum(jnp.trace(factor, axis1=1, axis2=2) - jnp.sum(values, axis=1), 0) / outside
+    return jnp.maximum(orthogonal.traces(factor) - jnp.sum(values, axis=1), 0) / outside
 
 
 class Spectrum(NamedTuple):
@@ -463,34 +463,35 @@ class Spectrum(NamedTuple):
 
     basis: Array | None
     values: Array
-    """Those inside the bases and then, n times, the means of the others; not negative."""
-    trace: Array
+    """Those inside the bases and then, n times, the means of the others; not negative, and divided by `root`."""
+    root: Array
+    """Of the traces."""
 
 
 def _spectrum(sides: Sides) -> Spectrum:
-    inside = jnp.maximum(sides.factor if sides.values is None else sides.values, 0)
-    trace = jnp.sum(inside, axis=1)
-    if sides.rest is None:
-        return Spectrum(sides.basis, inside, trace)
-    size = sides.factor.shape[1]
-    outside = jnp.broadcast_to(sides.rest[:, None], (len(inside), size))
-    trace += (size - inside.shape[1]) * sides.rest
-    return Spectrum(sides.basis, jnp.concatenate([inside, outside], axis=1), trace)
+    values = jnp.maximum(sides.factor if sides.values is None else sides.values, 0)
+    trace = jnp.sum(values, axis=1)
+    if sides.rest is not None:
+        size = sides.factor.shape[1]
+        trace += (size - values.shape[1]) * sides.rest
+        outside = jnp.broadcast_to(sides.rest[:, None], (len(values), size))
+        values = jnp.concatenate([values, outside], axis=1)
+    root = jnp.maximum(jnp.sqrt(trace), _tiny(trace))
+    # a b / τ is finite where neither a b nor 1 / τ need be.
+    return Spectrum(sides.basis, values / root[:, None], root)
 
 
 def _solved(
     shift: Array, matrices: Array, shapes: list[tuple[int, int]], left: Spectrum, right: Spectrum
 ) -> Array:
     """Return (L ⊗ R / τ + λI)⁻¹ r in the eigenbases."""
-    tiny = _tiny(matrices)
     # The traces agree, but for the sketches.
-    trace = jnp.sqrt(left.trace) * jnp.sqrt(right.trace)
+    trace = left.root * right.root
     # Without damping, directions that no score has shown yet: not 0 next to the mean of those that were seen.
-    least = jnp.maximum(FLOOR * trace / np.asarray([n * m for n, m in shapes], matrices.dtype), tiny)
-    # a b / τ is finite where neither a b nor 1 / τ need be.
-    a, b = left.values / jnp.maximum(trace, tiny)[:, None], right.values
+    sizes = np.asarray([n * m for n, m in shapes], matrices.dtype)
+    least = jnp.maximum(FLOOR * trace / sizes, _tiny(matrices))
     inside = _onto(right, _onto(left, matrices, 0), 1)
-    curvature = a[:, :, None] * b[:, None, :] + shift.astype(matrices.dtype)
+    curvature = left.values[:, :, None] * right.values[:, None, :] + shift.astype(matrices.dtype)
     divided = inside / jnp.maximum(curvature, least[:, None, None])
     return _back(left, _back(right, divided, 1), 0)
 

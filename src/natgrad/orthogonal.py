@@ -28,7 +28,7 @@ def orthonormal(rows: Array) -> Array:
     "twice is enough"). The rows must be independent to rounding: one of zeros stays one of zeros.
     """
     count = rows.shape[1]
-    number = jnp.arange(count, dtype=jnp.int32)
+    number = np.arange(count, dtype=np.int32)
 
     def one(time: Array, rows: Array) -> Array:
         j = time // 2
@@ -49,7 +49,7 @@ def iterated(matrix: Array, basis: Array, turns: Array | int) -> tuple[Array, Ar
     The shift δ in (A + δI)B bounds what rounding can do: Bᵀ(A + δI)B ⪰ δI, so the columns are independent whatever A's
     rank. Eigenvectors stay the same; those of eigenvalues below δ = 32 eps tr A keep their old place.
     """
-    trace = jnp.trace(matrix, axis1=1, axis2=2)
+    trace = traces(matrix)
     # Scaled, so that no square overflows; a matrix of zeros leaves B as it is.
     seen = (trace > 0) & jnp.isfinite(trace)
     shift = jnp.where(seen, 32 * jnp.finfo(matrix.dtype).eps, 1).astype(matrix.dtype)
@@ -67,6 +67,12 @@ def iterated(matrix: Array, basis: Array, turns: Array | int) -> tuple[Array, Ar
 
     rows, image = jax.lax.fori_loop(0, turns, turn, (rows, image))
     return rows.mT, trace[:, None] * (jnp.sum(rows * image, axis=2) - shift[:, None])
+
+
+def traces(matrices: Array) -> Array:
+    """Return the traces of matrices on a leading axis: `jnp.trace` would make a copy of each."""
+    size = matrices.shape[1]
+    return jnp.sum(matrices.reshape(len(matrices), -1)[:, :: size + 1], axis=1)
 
 
 def _ordered(values: Array) -> Array:
