@@ -52,10 +52,10 @@ NUMBERS = {
     "warm start": lambda a: ng.hessian_free(MODEL, B, solver=ng.TruncatedCG(4), warm_start=0.5 * a),
     "exponent": lambda a: natural(preconditioner=ng.Diagonal(0.5 * a, floor=1e-4 * a)),
     "radius": lambda a: natural(search=ng.KLRadius(0.1 * a, a)),
-    "Armijo": lambda a: natural(search=ng.Armijo(1e-2 * a, 0.5 * a)),
+    "Armijo": lambda a: natural(search=ng.search.Armijo(1e-2 * a, 0.5 * a)),
     "decay": lambda a: ng.tonga(MODEL, B, direction=ng.Tonga(2, 3, decay=0.5 * a)),
     "floor of a Krylov basis": lambda a: ng.Optimizer(
-        MODEL, B, ng.Krylov(3, floor=1e-4 * a), ng.SubspaceBFGS(3)
+        MODEL, B, ng.directions.Krylov(3, floor=1e-4 * a), ng.search.SubspaceBFGS(3)
     ),
     "structural damping": lambda a: natural(metric=ng.Fisher() + ng.StructuralDamping(MODEL, 0.1 * a)),
 }

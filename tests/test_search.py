@@ -105,10 +105,10 @@ def test_line_search_returns_zero_where_nothing_is_lower(probe):
 
 MEASURING = {
     "line": (ng.LineSearch(), 1),
-    "Armijo": (ng.Armijo(), 1),
-    "backtracking": (ng.Backtrack(), 2),
+    "Armijo": (ng.search.Armijo(), 1),
+    "backtracking": (ng.search.Backtrack(), 2),
     "plane": (ng.PlaneSearch(), 2),
-    "BFGS": (ng.SubspaceBFGS(), 2),
+    "BFGS": (ng.search.SubspaceBFGS(), 2),
     "COBYLA": (ng.Cobyla(), 2),
 }
 

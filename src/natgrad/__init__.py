@@ -1,22 +1,16 @@
 """Natural-gradient training for JAX with the full Fisher metric, matrix-free."""
 
 import importlib
-from typing import Any
 
 from natgrad._version import __version__
-from natgrad.averaging import Averaged, AveragedState
+from natgrad.averaging import Averaged
 from natgrad.check import check
 from natgrad.damping import Answer, Constant, LevenbergMarquardt
 from natgrad.directions import (
-    Conjugate,
-    Gradient,
-    Krylov,
     Natural,
     PolakRibiere,
     Preconditioned,
     Tonga,
-    TruncatedNewton,
-    WithLastStep,
 )
 from natgrad.kronecker import Kronecker
 from natgrad.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, Product
@@ -45,22 +39,19 @@ from natgrad.recipes import (
     tonga,
 )
 from natgrad.search import (
-    Armijo,
-    Backtrack,
     Cobyla,
     FixedRate,
     KLRadius,
     LineSearch,
     PlaneSearch,
     QuadraticModel,
-    SubspaceBFGS,
 )
 from natgrad.solve import CG, MINRES, Dual, MinresQLP, TruncatedCG
-from natgrad.solve.result import Reason, Solution
+from natgrad.solve.result import Reason
 from natgrad.state import Batches, Info, Outcome, State
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import `ng.optax` when it is first asked for: optax takes as long to import as the rest of natgrad."""
     if name == "optax":
         return importlib.import_module("natgrad.optax")

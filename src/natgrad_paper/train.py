@@ -323,7 +323,7 @@ class Stopwatch:
 
 def kept(params: Tree, state: Tree) -> Tree:
     """Return what a training hands over: of one that averages its parameters, the average."""
-    return state.average if isinstance(state, ng.AveragedState) else params
+    return state.average if isinstance(state, ng.averaging.AveragedState) else params
 
 
 def on_grid(iteration: int) -> bool:

@@ -115,5 +115,5 @@ def test_preconditioned_rows_point_downhill():
 
 
 def test_ncg_f_asks_for_a_metric_only_if_the_inner_direction_does():
-    assert ng.Conjugate(ng.Natural()).needs_metric
-    assert not ng.Conjugate(ng.Gradient()).needs_metric
+    assert ng.directions.Conjugate(ng.Natural()).needs_metric
+    assert not ng.directions.Conjugate(ng.directions.Gradient()).needs_metric

@@ -44,13 +44,13 @@ def along_rows(losses):
     ],
 )
 def test_backtracking_stops_at_the_first_iterate_its_predecessor_does_not_improve(losses, chosen):
-    found = ng.Backtrack()(*local(-np.ones(5)), along_rows(losses))
+    found = ng.search.Backtrack()(*local(-np.ones(5)), along_rows(losses))
     np.testing.assert_array_equal(found.z, np.eye(5)[chosen])
     assert found.change == losses[chosen] - 10
 
 
 def test_backtracking_returns_nothing_when_every_iterate_is_worse():
-    found = ng.Backtrack()(*local(-np.ones(2)), along_rows([12.0, 13.0]))
+    found = ng.search.Backtrack()(*local(-np.ones(2)), along_rows([12.0, 13.0]))
     np.testing.assert_array_equal(found.z, 0)
     assert found.change == 0
 
@@ -62,7 +62,7 @@ def test_backtracking_shortens_the_first_row_where_the_solver_filled_no_other():
         return -5.5 * z[0] + 7.5 * z[0] ** 2
 
     np.testing.assert_allclose([10 + probe(jnp.array([z])) for z in (1.0, 0.4)], [12, 9])
-    found = ng.Backtrack()(*local([-1.0, 0.0, 0.0]), probe)
+    found = ng.search.Backtrack()(*local([-1.0, 0.0, 0.0]), probe)
     assert 0 < found.z[0] < 0.5
     np.testing.assert_array_equal(found.z[1:], 0)
     np.testing.assert_allclose(found.change, probe(found.z))
@@ -84,7 +84,7 @@ def tried(search, phi, slope=-1.0):
 
 def test_armijo_goes_to_the_bottom_of_the_parabola():
     """φ(α) = −α + 2α²: 1 is too long, and the parabola through what is known is φ itself, lowest at ¼."""
-    lengths, found = tried(ng.Armijo(), lambda a: -a + 2 * a**2)
+    lengths, found = tried(ng.search.Armijo(), lambda a: -a + 2 * a**2)
     np.testing.assert_allclose(lengths, [1, 0.25])
     np.testing.assert_allclose(found.z, [0.25])
     np.testing.assert_allclose(found.change, -0.125)
@@ -92,12 +92,12 @@ def test_armijo_goes_to_the_bottom_of_the_parabola():
 
 def test_armijo_takes_the_first_length_that_falls_enough():
     """φ(α) = −α + α²/2: at 1 the loss falls by half the slope, and a hundredth is enough."""
-    lengths, found = tried(ng.Armijo(), lambda a: -a + a**2 / 2)
+    lengths, found = tried(ng.search.Armijo(), lambda a: -a + a**2 / 2)
     assert lengths == [1.0]
     assert (found.z, found.change) == (1.0, -0.5)
     # Where ¾ is asked for, enough is α ≤ ½. The bottom of the parabola is at 1, but a length is shortened by 0.8
     # at the least.
-    lengths, found = tried(ng.Armijo(decrease=0.75), lambda a: -a + a**2 / 2)
+    lengths, found = tried(ng.search.Armijo(decrease=0.75), lambda a: -a + a**2 / 2)
     np.testing.assert_allclose(lengths, [1, 0.8, 0.8**2, 0.8**3, 0.8**4])
     np.testing.assert_allclose(found.z, [0.8**4])
 
@@ -112,7 +112,7 @@ def test_armijo_shortens_a_row_that_overshoots_within_ten_probes(times, shape):
         bend = {"parabola": a**2 / 2, "quartic": a**4 / 4, "wall": jnp.where(a < 1, a**2 / 4, jnp.nan)}
         return (-a + bend[shape]) / times
 
-    lengths, found = tried(ng.Armijo(), phi)
+    lengths, found = tried(ng.search.Armijo(), phi)
     assert len(lengths) <= 10
     assert 0 < found.z[0] < 2 / times
     assert found.change == phi(found.z[0])
@@ -121,20 +121,20 @@ def test_armijo_shortens_a_row_that_overshoots_within_ten_probes(times, shape):
 
 
 def test_armijo_cuts_to_a_tenth_at_the_most():
-    lengths, _ = tried(ng.Armijo(), lambda a: jnp.where(a < 0.005, -a, jnp.inf))
+    lengths, _ = tried(ng.search.Armijo(), lambda a: jnp.where(a < 0.005, -a, jnp.inf))
     np.testing.assert_allclose(lengths, [1, 0.1, 0.01, 0.001])
-    lengths, _ = tried(ng.Armijo(), lambda a: -a + 1e3 * a**2)
+    lengths, _ = tried(ng.search.Armijo(), lambda a: -a + 1e3 * a**2)
     np.testing.assert_allclose(lengths, [1, 0.1, 0.01, 0.001, 0.0005])
 
 
 def test_armijo_does_not_shorten_a_row_that_leads_up():
-    lengths, found = tried(ng.Armijo(), lambda a: a + a**2, slope=1.0)
+    lengths, found = tried(ng.search.Armijo(), lambda a: a + a**2, slope=1.0)
     assert lengths == [1.0]
     assert (found.z, found.change) == (0, 0)
 
 
 def test_armijo_counts_its_trials():
-    rising = ng.Armijo(maxprobes=60)
+    rising = ng.search.Armijo(maxprobes=60)
     seen = []
 
     def probe(z):

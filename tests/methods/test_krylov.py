@@ -70,7 +70,7 @@ def test_a_vector_already_in_the_span_is_dropped():
 
 
 def test_one_step_solves_a_quadratic_when_the_space_is_whole():
-    opt = ng.krylov_subspace_descent(model, ng.Gaussian(), size=7, search=ng.SubspaceBFGS(maxiter=30))
+    opt = ng.krylov_subspace_descent(model, ng.Gaussian(), size=7, search=ng.search.SubspaceBFGS(maxiter=30))
     path = iterates(opt, PROBLEM, 1)
     np.testing.assert_allclose(path[-1], PROBLEM.minimum(), rtol=1e-5)
 
@@ -82,14 +82,14 @@ def test_defaults_work_with_fewer_parameters_than_vectors():
 
 def test_a_space_of_the_gradient_and_the_last_step_is_conjugate_gradient():
     """k = 1: span{g, last step}, which is NCG with the identity for a metric, which is linear CG."""
-    opt = ng.krylov_subspace_descent(model, ng.Gaussian(), size=1, search=ng.SubspaceBFGS(maxiter=20))
+    opt = ng.krylov_subspace_descent(model, ng.Gaussian(), size=1, search=ng.search.SubspaceBFGS(maxiter=20))
     path = iterates(opt, PROBLEM, 4)
     np.testing.assert_allclose(path, preconditioned_cg(PROBLEM, np.eye(7), 4), rtol=1e-4, atol=1e-6)
 
 
 def test_the_last_step_helps():
     run = partial(iterates, problem=PROBLEM, steps=4)
-    search = ng.SubspaceBFGS(maxiter=20)
+    search = ng.search.SubspaceBFGS(maxiter=20)
     with_it = run(ng.krylov_subspace_descent(model, ng.Gaussian(), size=1, search=search))
     without = run(ng.krylov_subspace_descent(model, ng.Gaussian(), size=1, last_step=False, search=search))
     distance = lambda path: np.linalg.norm(path[-1] - PROBLEM.minimum())  # noqa: E731
