@@ -115,7 +115,7 @@ def is_finite(*trees: Tree) -> Array:
 
 
 def _sum(scalars: list[Array]) -> Array:
-    """Return the sum of one scalar a leaf, as a product: XLA would fuse a plain sum anew into each leaf's kernel."""
+    """Return the sum of one scalar per leaf, as a product: XLA would fuse a plain sum into each leaf's kernel again."""
     stacked = jnp.stack(scalars)
     return jnp.dot(stacked, jnp.ones_like(stacked), precision="highest")
 
