@@ -1,6 +1,6 @@
 """What a step did: its change of the loss, its outcome, and what the damping rule is told."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,32 +10,10 @@ from natgrad import tree
 from natgrad.damping import Evidence, unresolved
 from natgrad.directions import Proposal
 from natgrad.here import Here
-from natgrad.problem import Start
 from natgrad.search import Found
 from natgrad.solve.result import Reason
 from natgrad.state import Outcome
-from natgrad.tree import Tree
-
-
-class Trial(NamedTuple):
-    """A step as tried, and what was measured of it."""
-
-    moved: Tree
-    """θ + d, in the dtypes of the parameters."""
-    step: Tree
-    """d."""
-    grad_norm: Array
-    step_norm: Array
-    curvature: Array
-    """dᵀFd; NaN without a metric."""
-    start: Start
-    """The loss on the ratio batch; NaN if it is not measured."""
-    change: Array
-    """Its change by the step."""
-    actual: Array
-    """The same, made up for the slope of other examples: what ρ divides."""
-    predicted: Array
-    rho: Array
+from natgrad.trial import Trial
 
 
 def outcome(

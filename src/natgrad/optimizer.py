@@ -1,6 +1,13 @@
 """One natural-gradient step, written once: every method of the paper is a choice of its parts.
 
-z  ≈ argmin_z L(θ + zᵀB)        θ ← θ + zᵀB
+    look      the loss, its gradient g and the metric F at θ, in one record, `Here`
+    propose   a direction gives the rows B, from g, F + λI and what the last step left behind: −(F + λI)⁻¹g, say
+    search    a search gives z ≈ argmin_z L(θ + zᵀB), or a fixed rate
+    decide    ρ = actual / predicted change of the loss; the step is taken, or refused; λ answers to ρ
+
+        θ ← θ + zᵀB
+
+A step whose losses are measured elsewhere, on the host or by optax, is cut in two: `propose` and `commit`.
 """
 
 from collections.abc import Callable
@@ -13,20 +20,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import frozen, judge, tree, validate
-from natgrad.damping import Constant, Damping, calibrated, ratio
+from natgrad.damping import Constant, Damping, calibrated
 from natgrad.directions import Direction, Proposal
-from natgrad.examples import Examples
 from natgrad.here import Here, LastStep
-from natgrad.judge import Trial
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
 from natgrad.operator import Operator, PenaltyTerm
-from natgrad.packed import on_leaves, on_one_device, packed, packed_like, unpacked
+from natgrad.packed import on_one_device, packed, packed_like, unpacked
 from natgrad.part import Part
-from natgrad.problem import Model, Problem, Start, Stateful, working
+from natgrad.problem import Model, Problem, Stateful, working
 from natgrad.search import FixedRate, Found, Search
 from natgrad.state import Batches, Data, Info, Outcome, State
 from natgrad.tree import Rows, Tree
+from natgrad.trial import Trial, change_of_loss, move, penalty, pull, rounding, rounds, tried
 
 IMPL = "threefry2x32"
 """The kind of random numbers, by the name JAX gives it."""
@@ -229,10 +235,10 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
     loss, context, aux = None, data.context if isinstance(opt.model, Stateful) else None, None
     if data.gradient is None:
         loss, gradient, (context, aux) = problem.loss_and_gradient(linear)
-        loss = loss + _penalty(opt, theta)
+        loss = loss + penalty(opt, theta)
     else:
         gradient = tree.cast_like(data.gradient, theta)
-    gradient = gradient if opt.l2 is None else tree.add(_pull(opt, theta), gradient)
+    gradient = gradient if opt.l2 is None else tree.add(pull(opt, theta), gradient)
 
     # Where changes of the loss are measured from. Without targets that is up to whoever gave the gradient.
     searched = opt.search.measures and search_examples is None
@@ -268,10 +274,10 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
 
 def probe(opt: Optimizer, here: Here, rows: Rows, z: Array) -> Array:
     """Return the change of the loss on the search batch from θ to θ + zᵀB."""
-    moved, _, _ = _move(opt, here.params, rows, z)
+    moved, _, _ = move(opt, here.params, rows, z)
     examples = here.examples if here.search_examples is None else here.search_examples
     assert here.search is not None
-    return _change(opt, here, moved, examples, here.search)
+    return change_of_loss(opt, here, moved, examples, here.search)
 
 
 _probe = jax.jit(probe)
@@ -280,7 +286,7 @@ _probe = jax.jit(probe)
 @jax.jit
 def moved(opt: Optimizer, here: Here, rows: Rows, z: Array) -> Tree:
     """Return θ + zᵀB, as a step would."""
-    return unpacked(_move(_cast(opt, here.params), here.params, rows, z)[0])
+    return unpacked(move(_cast(opt, here.params), here.params, rows, z)[0])
 
 
 def _no_probe(_: Array) -> Array:
@@ -291,7 +297,7 @@ def decide(
     opt: Optimizer, here: Here, proposal: Proposal, found: Found, state: State
 ) -> tuple[Tree, State, Info]:
     """Take the step or refuse it, and let the damping rule answer."""
-    trial = _tried(opt, here, proposal, found)
+    trial = tried(opt, here, proposal, found)
     outcome = judge.outcome(here, proposal, found, trial, opt.measures_ratio, opt.least_ratio)
     unmeasurable = outcome == Outcome.UNMEASURABLE
     accepted = (outcome == Outcome.ACCEPTED) | (unmeasurable & jnp.any(found.z != 0))
@@ -310,11 +316,11 @@ def decide(
             accepted, proposal.memory, opt.direction.forget(state.direction, proposal.memory)
         ),
     )
-    penalty = _penalty(opt, working(here.params))
+    added = penalty(opt, working(here.params))
     info = Info(
-        loss=judge.own_loss(here) + penalty if here.loss is None else here.loss,
-        ratio_loss=trial.start.loss + penalty,
-        new_loss=trial.start.loss + penalty + trial.change,
+        loss=judge.own_loss(here) + added if here.loss is None else here.loss,
+        ratio_loss=trial.start.loss + added,
+        new_loss=trial.start.loss + added + trial.change,
         resolution=trial.start.resolution,
         rho=seen.rho,
         stretch=seen.stretch,
@@ -344,112 +350,17 @@ def _with_metric(opt: Optimizer, here: Here) -> Here:
     metric = opt.metric.operator(here, linear)
     if opt.l2 is not None and opt.decayed is not None:
         # A shift of the whole diagonal would penalize all: what is chosen is a term of its own.
-        metric = Operator((*metric.terms, PenaltyTerm("l2", partial(_pull, opt))))
+        metric = Operator((*metric.terms, PenaltyTerm("l2", partial(pull, opt))))
     return replace(here, metric=metric)
 
 
 def _proposed(opt: Optimizer, here: Here, state: State) -> tuple[Here, Proposal]:
     """Return θ and the rows. What rounds the parameters makes the loss there harder to resolve."""
     proposal = opt.direction.propose(here, state.direction)
-    if here.search is None or here.metric is None or not _rounds(here.params):
+    if here.search is None or here.metric is None or not rounds(here.params):
         return here, proposal
-    resolution = here.search.resolution + _rounding(opt, here, proposal)
+    resolution = here.search.resolution + rounding(opt, here, proposal)
     return replace(here, search=here.search._replace(resolution=resolution)), proposal
-
-
-def _tried(opt: Optimizer, here: Here, proposal: Proposal, found: Found) -> Trial:
-    """Return the step, its length and its changes of the loss: predicted, and on the ratio batch as they are."""
-    moved, step, z = _move(opt, here.params, proposal.rows, found.z)
-    slope = tree.vdot(here.gradient, step) if z is None else jnp.sum(z * proposal.slopes)
-    step_norm = tree.norm(step)
-    curvature = jnp.full_like(slope, jnp.nan)
-    if found.curvature is not None and opt.max_norm is None and z is not None:
-        curvature = found.curvature
-    elif here.metric is not None:
-        curvature = here.metric.divergence(step)
-
-    start, change, gap = _measured(opt, here, moved, step, slope, found)
-    bend = jnp.zeros_like(slope) if here.metric is None else curvature
-    bend = bend if opt.l2 is None else bend + tree.vdot(step, _pull(opt, step))
-    predicted = opt.damping.predict(slope, bend)
-    return Trial(
-        moved=moved,
-        step=step,
-        grad_norm=tree.norm(here.gradient),
-        step_norm=step_norm,
-        curvature=curvature,
-        start=start,
-        change=change,
-        actual=change + gap,
-        predicted=predicted,
-        rho=ratio(change + gap, predicted, start.resolution),
-    )
-
-
-def _measured(
-    opt: Optimizer, here: Here, moved: Tree, step: Tree, slope: Array, found: Found
-) -> tuple[Start, Array, Any]:
-    """Return the loss on the ratio batch, its change by the step, and what to add to it for ρ; NaN if not asked for.
-
-    On other examples a step does less than on those it was made from, however good the model: their slope is
-    another. With the difference made up, what is left is the model's error, and that is what ρ asks for.
-    """
-    nan = jnp.full_like(slope, jnp.nan)
-    if here.ratio_examples is not None and opt.measures_ratio:
-        linear = here.problem.linearize(here.params, here.ratio_examples)
-        start = here.problem.start(linear, here.params)
-        change = _change(opt, here, moved, here.ratio_examples, start)
-        if here.loss is None:
-            return start, change, 0.0
-        there = here.problem.slope(linear, step)
-        if opt.l2 is not None:
-            there = there + tree.vdot(_pull(opt, working(here.params)), step)
-        return start, change, slope - there
-    if here.own is None:
-        return Start(nan, nan), nan, 0.0
-    if here.search_examples is None and found.change is not None:
-        return here.own, found.change, 0.0
-    if opt.measures_ratio:
-        return here.own, _change(opt, here, moved, here.examples, here.own), 0.0
-    return here.own, nan, 0.0
-
-
-def _change(opt: Optimizer, here: Here, moved: Tree, examples: Examples, start: Start) -> Array:
-    """Return the change of the loss, with its l2 term."""
-    change = here.problem.change(moved, examples, start)
-    if opt.l2 is None:
-        return change
-    theta, there = working(here.params), working(moved)
-    return change + tree.vdot(_pull(opt, tree.sub(there, theta)), tree.add(there, theta)) / 2
-
-
-def _move(opt: Optimizer, params: Tree, rows: Rows, z: Array) -> tuple[Tree, Tree, Array | None]:
-    """Return θ + d in the dtypes of the parameters, d, and the coefficients that made it.
-
-    d = zᵀB, kept within its bound. In half precision it is what rounding left of that, and no coefficients made it.
-    """
-    if opt.max_norm is not None:
-        length = tree.norm(tree.combine(z, rows))
-        # At z = 0 a length has no derivative.
-        z = z * jax.lax.stop_gradient(jnp.where(length > opt.max_norm, opt.max_norm / length, 1))
-    step: Tree = tree.combine(z, rows)
-    moved = tree.cast_like(tree.add(working(params), step), params)
-    if _rounds(params):
-        return moved, tree.sub(working(moved), working(params)), None
-    return moved, step, z
-
-
-def _rounds(params: Tree) -> bool:
-    """Tell whether parameters are kept in less precision than steps are computed in."""
-    return any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(params))
-
-
-def _rounding(opt: Optimizer, here: Here, proposal: Proposal) -> Array:
-    """Return ½eᵀFe, what rounding makes of the loss: e is its error in the step along the first row, taken whole."""
-    assert here.metric is not None
-    first = jax.nn.one_hot(0, tree.count(proposal.rows), dtype=proposal.slopes.dtype)
-    _, left, _ = _move(opt, here.params, proposal.rows, first)
-    return here.metric.divergence(tree.sub(left, tree.combine(first, proposal.rows))) / 2
 
 
 def _decayed(opt: Optimizer, params: Tree, moved: Tree) -> Tree:
@@ -485,22 +396,6 @@ def _usable(new: Tree, old: Tree) -> Tree:
     if jax.tree.structure(new) != jax.tree.structure(old):  # type: ignore[operator]
         return new
     return tree.where(tree.is_finite(new), new, old)
-
-
-def _penalty(opt: Optimizer, theta: Tree) -> Any:
-    return 0.0 if opt.l2 is None else tree.vdot(theta, _pull(opt, theta)) / 2
-
-
-def _pull(opt: Optimizer, v: Tree) -> Tree:
-    """Return l2 · v on the parameters that the penalty acts on, 0 on the others."""
-    if opt.decayed is None:
-        return tree.scale(opt.l2, v)
-
-    def chosen(whole: Tree) -> Tree:
-        marks = frozen.marks(opt.decayed, whole)
-        return jax.tree.map(lambda leaf, own: leaf if own else jnp.zeros_like(leaf), whole, marks)
-
-    return tree.scale(opt.l2, on_leaves(chosen, v))
 
 
 def _prepared(

@@ -1,0 +1,150 @@
+"""A step as tried: θ + zᵀB, and what it does to the loss. `opt` is the `Optimizer` throughout."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from natgrad import frozen, tree
+from natgrad.damping import ratio
+from natgrad.directions import Proposal
+from natgrad.examples import Examples
+from natgrad.here import Here
+from natgrad.packed import on_leaves
+from natgrad.problem import Start, working
+from natgrad.search import Found
+from natgrad.tree import Rows, Tree
+
+
+class Trial(NamedTuple):
+    """A step as tried, and what was measured of it."""
+
+    moved: Tree
+    """θ + d, in the dtypes of the parameters."""
+    step: Tree
+    """d."""
+    grad_norm: Array
+    step_norm: Array
+    curvature: Array
+    """dᵀFd; NaN without a metric."""
+    start: Start
+    """The loss on the ratio batch; NaN if it is not measured."""
+    change: Array
+    """Its change by the step."""
+    actual: Array
+    """The same, made up for the slope of other examples: what ρ divides."""
+    predicted: Array
+    rho: Array
+
+
+def tried(opt: Any, here: Here, proposal: Proposal, found: Found) -> Trial:
+    """Return the step, its length and its changes of the loss: predicted, and on the ratio batch as they are."""
+    moved, step, z = move(opt, here.params, proposal.rows, found.z)
+    slope = tree.vdot(here.gradient, step) if z is None else jnp.sum(z * proposal.slopes)
+    step_norm = tree.norm(step)
+    curvature = jnp.full_like(slope, jnp.nan)
+    if found.curvature is not None and opt.max_norm is None and z is not None:
+        curvature = found.curvature
+    elif here.metric is not None:
+        curvature = here.metric.divergence(step)
+
+    start, change, gap = _measured(opt, here, moved, step, slope, found)
+    bend = jnp.zeros_like(slope) if here.metric is None else curvature
+    bend = bend if opt.l2 is None else bend + tree.vdot(step, pull(opt, step))
+    predicted = opt.damping.predict(slope, bend)
+    return Trial(
+        moved=moved,
+        step=step,
+        grad_norm=tree.norm(here.gradient),
+        step_norm=step_norm,
+        curvature=curvature,
+        start=start,
+        change=change,
+        actual=change + gap,
+        predicted=predicted,
+        rho=ratio(change + gap, predicted, start.resolution),
+    )
+
+
+def _measured(
+    opt: Any, here: Here, moved: Tree, step: Tree, slope: Array, found: Found
+) -> tuple[Start, Array, Any]:
+    """Return the loss on the ratio batch, its change by the step, and what to add to it for ρ; NaN if not asked for.
+
+    On other examples a step does less than on those it was made from, however good the model: their slope is
+    another. With the difference made up, what is left is the model's error, and that is what ρ asks for.
+    """
+    nan = jnp.full_like(slope, jnp.nan)
+    if here.ratio_examples is not None and opt.measures_ratio:
+        linear = here.problem.linearize(here.params, here.ratio_examples)
+        start = here.problem.start(linear, here.params)
+        change = change_of_loss(opt, here, moved, here.ratio_examples, start)
+        if here.loss is None:
+            return start, change, 0.0
+        there = here.problem.slope(linear, step)
+        if opt.l2 is not None:
+            there = there + tree.vdot(pull(opt, working(here.params)), step)
+        return start, change, slope - there
+    if here.own is None:
+        return Start(nan, nan), nan, 0.0
+    if here.search_examples is None and found.change is not None:
+        return here.own, found.change, 0.0
+    if opt.measures_ratio:
+        return here.own, change_of_loss(opt, here, moved, here.examples, here.own), 0.0
+    return here.own, nan, 0.0
+
+
+def change_of_loss(opt: Any, here: Here, moved: Tree, examples: Examples, start: Start) -> Array:
+    """Return the change of the loss, with its l2 term."""
+    change = here.problem.change(moved, examples, start)
+    if opt.l2 is None:
+        return change
+    theta, there = working(here.params), working(moved)
+    return change + tree.vdot(pull(opt, tree.sub(there, theta)), tree.add(there, theta)) / 2
+
+
+def move(opt: Any, params: Tree, rows: Rows, z: Array) -> tuple[Tree, Tree, Array | None]:
+    """Return θ + d in the dtypes of the parameters, d, and the coefficients that made it.
+
+    d = zᵀB, kept within its bound. In half precision it is what rounding left of that, and no coefficients made it.
+    """
+    if opt.max_norm is not None:
+        length = tree.norm(tree.combine(z, rows))
+        # At z = 0 a length has no derivative.
+        z = z * jax.lax.stop_gradient(jnp.where(length > opt.max_norm, opt.max_norm / length, 1))
+    step: Tree = tree.combine(z, rows)
+    moved = tree.cast_like(tree.add(working(params), step), params)
+    if rounds(params):
+        return moved, tree.sub(working(moved), working(params)), None
+    return moved, step, z
+
+
+def rounds(params: Tree) -> bool:
+    """Tell whether parameters are kept in less precision than steps are computed in."""
+    return any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(params))
+
+
+def rounding(opt: Any, here: Here, proposal: Proposal) -> Array:
+    """Return ½eᵀFe, what rounding makes of the loss: e is its error in the step along the first row, taken whole."""
+    assert here.metric is not None
+    first = jax.nn.one_hot(0, tree.count(proposal.rows), dtype=proposal.slopes.dtype)
+    _, left, _ = move(opt, here.params, proposal.rows, first)
+    return here.metric.divergence(tree.sub(left, tree.combine(first, proposal.rows))) / 2
+
+
+def penalty(opt: Any, theta: Tree) -> Any:
+    """Return the l2 term of the loss."""
+    return 0.0 if opt.l2 is None else tree.vdot(theta, pull(opt, theta)) / 2
+
+
+def pull(opt: Any, v: Tree) -> Tree:
+    """Return l2 · v on the parameters that the penalty acts on, 0 on the others."""
+    if opt.decayed is None:
+        return tree.scale(opt.l2, v)
+
+    def chosen(whole: Tree) -> Tree:
+        marks = frozen.marks(opt.decayed, whole)
+        return jax.tree.map(lambda leaf, own: leaf if own else jnp.zeros_like(leaf), whole, marks)
+
+    return tree.scale(opt.l2, on_leaves(chosen, v))
