@@ -192,21 +192,24 @@ class Problem:
     def start(self, seen: OverExamples[Any], params: Tree) -> Start:
         """Return the loss where the model was evaluated or linearized, ready to measure changes of it.
 
-        What rounding makes of an example's loss: eps times it, and eps times |rᵀ ∂ℓ/∂r|, that of the outputs. The
-        examples' errors are independent: that of their sum is the root of the sum of their squares.
+        What rounding makes of an example's loss: eps times it, and what errors of the outputs do to it. Those are eps
+        times the outputs r and, where the model is linearized, eps times J(s ∘ θ), s signs: large terms of a sum that
+        cancel leave an error of their own size. The examples' errors are independent: that of their sum is the root of
+        the sum of their squares.
         """
         raw = jax.eval_shape(self.evaluate, params, seen.examples.inputs)[0]
         eps = max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(raw))
 
         def own(seen: Any) -> Tree:
-            losses, shaken = jax.jvp(
-                lambda r: self.losses(r, seen.examples), (seen.outputs,), (seen.outputs,)
-            )
+            losses, through = jax.linearize(lambda r: self.losses(r, seen.examples), seen.outputs)
+            shaken = [losses, through(seen.outputs)]
+            if isinstance(seen, Linearization):
+                shaken.append(through(seen.jvp(_with_signs(working(params)))))
 
-            def both(loss: Array, change: Array) -> tuple[Array, Array]:
-                return loss, eps * (jnp.abs(loss) + jnp.abs(change))
+            def both(loss: Array, *changes: Array) -> tuple[Array, Array]:
+                return loss, eps * sum(map(jnp.abs, changes), start=jnp.zeros_like(loss))
 
-            return jax.tree.map(both, losses, shaken)
+            return jax.tree.map(both, losses, *shaken)
 
         rows, parts = seen.map(own), seen.examples.coefficients
         losses, errors = (jax.tree.map(lambda _, pair, k=k: pair[k], parts, rows) for k in range(2))
@@ -262,6 +265,16 @@ def working(values: Tree) -> Tree:
 def working_shapes(shapes: Tree) -> Tree:
     """Return the shapes of `working` arrays."""
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, tree.at_least_single(s.dtype)), shapes)
+
+
+def _with_signs(theta: Tree) -> Tree:
+    """Return θ with about half of its signs changed, here and there: the top bits of a Weyl sequence."""
+
+    def one(leaf: Array) -> Array:
+        place = jax.lax.iota(jnp.uint32, leaf.size).reshape(leaf.shape)
+        return jnp.where(place * jnp.uint32(2654435769) >= jnp.uint32(2**31), leaf, -leaf)
+
+    return jax.tree.map(one, theta)
 
 
 def _per_weight(fn: Callable[..., Tree], examples: Examples, *values: Tree) -> Tree:
