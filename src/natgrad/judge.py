@@ -77,9 +77,9 @@ def evidence(
 
 def own_loss(here: Here) -> Array:
     """Return the loss on the gradient batch; NaN where a gradient came without it."""
-    if here.own is not None:
-        return here.own.loss
-    return jnp.full_like(here.damping, jnp.nan) if here.loss is None else here.loss
+    if here.loss is not None:
+        return here.loss
+    return jnp.full_like(here.damping, jnp.nan) if here.own is None else here.own.loss
 
 
 def _starts_finite(here: Here, trial: Trial, measured: bool) -> Array:

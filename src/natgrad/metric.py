@@ -212,7 +212,9 @@ class StructuralDamping(Metric):
 
     def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
         """Return μ S, or λμ S, as a term that only damps."""
-        problem = replace(here.problem, model=self.hidden, likelihood=self.likelihood, objective=None)
+        problem = replace(
+            here.problem, model=self.hidden, likelihood=self.likelihood, objective=None, has_aux=False
+        )
         weights = linear.examples.coefficients
         if isinstance(weights, tuple):
             raise ValueError("StructuralDamping needs one example axis; this Product has several.")

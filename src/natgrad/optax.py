@@ -19,17 +19,18 @@ from jax import Array
 
 from natgrad import frozen, recipes, tree, validate
 from natgrad.damping import Constant, Damping, LevenbergMarquardt, calibrated
-from natgrad.directions import Natural, SolverInfo, WithLastStep
+from natgrad.directions import Conjugate, Krylov, Natural, SolverInfo, WithLastStep
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
 from natgrad.optimizer import Optimizer, commit, moved, propose
-from natgrad.packed import on_one_device, unpacked
+from natgrad.packed import unpacked
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.problem import Model, Start, working
 from natgrad.search import FixedRate
 from natgrad.solve import CG
 from natgrad.state import Batches, Data, Info, Outcome, State
 from natgrad.tree import Tree
+from natgrad.trial import penalty_change
 
 Schedule = Callable[[Any], Any]
 
@@ -284,12 +285,13 @@ def _attempt(
     natural: bool,
 ) -> tuple[Tree, State, Info]:
     """Return (d or n or zeros, state, info): the optimizer's own step, its loss measured by `value_fn`."""
-    here, proposal, found = propose(opt, own, steps, data, on_one_device(own))
+    here, proposal, found = propose(opt, own, steps, data, opt.packs(own))
     assert found is not None
     if loss is not None:
         before = jnp.asarray(loss(own) if value is None else value).astype(found.z.dtype)
         here = replace(here, own=Start.of_value(before))
-        found = found._replace(change=loss(moved(opt, here, proposal.rows, found.z)) - before)
+        there = moved(opt, here, proposal.rows, found.z)
+        found = found._replace(change=loss(there) - before + penalty_change(opt, own, there))
     after, steps, info = commit(opt, here, proposal, found, steps)
     if natural:
         direction = unpacked(tree.scale(-1, tree.first(proposal.rows)))
@@ -374,7 +376,11 @@ def _nothing_yet(opt: Optimizer, theta: Tree, damping: Array) -> Info:
     """Return an `Info` before the first update: the same arrays, nothing measured."""
     nan = jnp.full((), jnp.nan, tree.dtype(theta))
     none = jnp.zeros((), jnp.int32)
-    inner = opt.direction.inner if isinstance(opt.direction, WithLastStep) else opt.direction
+    direction = opt.direction
+    inner = direction.inner if isinstance(direction, (WithLastStep, Conjugate)) else direction
+    rows = 1 + isinstance(direction, WithLastStep)
+    if isinstance(direction, Krylov):
+        rows = direction.size + direction.last_step
     return Info(
         loss=nan,
         ratio_loss=nan,
@@ -386,7 +392,7 @@ def _nothing_yet(opt: Optimizer, theta: Tree, damping: Array) -> Info:
         answer=none,
         accepted=jnp.array(False),
         outcome=jnp.asarray(Outcome.ACCEPTED, jnp.int32),
-        step_size=jnp.full(2 if inner is not opt.direction else 1, jnp.nan, nan.dtype),
+        step_size=jnp.full(rows, jnp.nan, nan.dtype),
         grad_norm=nan,
         step_norm=nan,
         kl=nan,

@@ -27,7 +27,7 @@ from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, Metric
 from natgrad.operator import Operator, PenaltyTerm
 from natgrad.packed import on_one_device, packed, packed_like, unpacked
-from natgrad.part import Part
+from natgrad.part import Part, is_built_in
 from natgrad.problem import Model, Problem, Stateful, working
 from natgrad.search import FixedRate, Found, Search
 from natgrad.state import Batches, Data, Info, Outcome, State
@@ -155,7 +155,10 @@ class Optimizer(Part):
         if not isinstance(batch, Batches):
             metric = metric_inputs, metric_targets, metric_weights
             batch = Batches(batch, metric, search_batch, ratio_batch)
-        elif any(each is not None for each in (metric_inputs, metric_targets, search_batch, ratio_batch)):
+        elif any(
+            each is not None
+            for each in (metric_inputs, metric_weights, metric_targets, search_batch, ratio_batch)
+        ):
             raise ValueError("Give batches in ng.Batches or as keywords, not both.")
         own, rest = params, None
         if self.trainable is not None:
@@ -170,19 +173,24 @@ class Optimizer(Part):
         if self.search.on_host:
             own, state, info = self._step_on_host(own, state, data)
         else:
-            own, state, info = _step(self, own, state, data, on_one_device(own))
+            own, state, info = _step(self, own, state, data, self.packs(own))
         return (own if rest is None else frozen.merge(own, rest)), state, info
+
+    def packs(self, params: Tree) -> bool:
+        """Whether a step may pack small arrays: on one device, and if no part of a user's would see it."""
+        parts = self.direction, self.search, self.metric
+        return on_one_device(params) and all(map(is_built_in, parts))
 
     def _step_on_host(self, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
         validate.not_traced(self.search, (params, state, data))
-        here, proposal, _ = propose(self, params, state, data, on_one_device(params))
+        here, proposal, _ = propose(self, params, state, data, self.packs(params))
         found = self.search(here, proposal, partial(_probe, self, here, proposal.rows))
         return commit(self, here, proposal, found, state)
 
 
 @partial(jax.jit, static_argnums=4)
-def _step(opt: Optimizer, params: Tree, state: State, data: Data, alone: bool) -> tuple[Tree, State, Info]:
-    opt, params, state, data = _prepared(opt, params, state, data, alone)
+def _step(opt: Optimizer, params: Tree, state: State, data: Data, packs: bool) -> tuple[Tree, State, Info]:
+    opt, params, state, data = _prepared(opt, params, state, data, packs)
 
     def once(state: State) -> tuple[Tree, State, Info]:
         here = look(opt, params, state, data)
@@ -196,14 +204,14 @@ def _step(opt: Optimizer, params: Tree, state: State, data: Data, alone: bool) -
 
 @partial(jax.jit, static_argnums=4)
 def propose(
-    opt: Optimizer, params: Tree, state: State, data: Data, alone: bool = False
+    opt: Optimizer, params: Tree, state: State, data: Data, packs: bool = False
 ) -> tuple[Here, Proposal, Found | None]:
     """Return what is known at θ, the rows, and the coefficients unless the search measures the loss.
 
-    The first half of a step whose losses are measured elsewhere: all of it arrays, so not the metric itself. `alone`
-    says that the parameters lie on one device, and may be packed.
+    The first half of a step whose losses are measured elsewhere: all of it arrays, so not the metric itself. `packs`
+    says that small arrays may be packed (`Optimizer.packs`).
     """
-    opt, params, state, data = _prepared(opt, params, state, data, alone)
+    opt, params, state, data = _prepared(opt, params, state, data, packs)
     here, proposal = _proposed(opt, look(opt, params, state, data), state)
     found = None if opt.search.measures else opt.search(here, proposal, _no_probe)
     return replace(here, linear=None, metric=None), proposal, found
@@ -280,7 +288,9 @@ def probe(opt: Optimizer, here: Here, rows: Rows, z: Array) -> Array:
     return change_of_loss(opt, here, moved, examples, here.search)
 
 
-_probe = jax.jit(probe)
+@jax.jit
+def _probe(opt: Optimizer, here: Here, rows: Rows, z: Array) -> Array:
+    return probe(_cast(opt, here.params), here, rows, z)
 
 
 @jax.jit
@@ -399,12 +409,12 @@ def _usable(new: Tree, old: Tree) -> Tree:
 
 
 def _prepared(
-    opt: Optimizer, params: Tree, state: State, data: Data, alone: bool
+    opt: Optimizer, params: Tree, state: State, data: Data, packs: bool
 ) -> tuple[Optimizer, Tree, State, Data]:
     """Return what a step works with: numbers in its precision, small arrays packed, λ as the rule has it now."""
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)
     validate.state(jax.eval_shape(opt.start, working(params), key), state)
-    theta = packed(params) if alone else params
+    theta = packed(params) if packs else params
     state = packed_like(jax.eval_shape(opt.start, working(theta), key), state)
     if data.gradient is not None:
         data = data._replace(gradient=packed_like(theta, data.gradient))
@@ -415,7 +425,13 @@ def _prepared(
 def _cast(opt: Optimizer, params: Tree) -> Optimizer:
     """Return the optimizer with its arrays in the parameters' precision; Python's floats follow it by themselves."""
     wide = tree.dtype(working(params))
-    return jax.tree.map(lambda leaf: leaf if leaf.weak_type else leaf.astype(wide), opt)
+
+    def cast(leaf: Any) -> Any:
+        # Without jit Python's own floats come here as they are.
+        strong = isinstance(leaf, jax.Array) and not leaf.weak_type
+        return leaf.astype(wide) if strong and jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(cast, opt)
 
 
 def _key_data(key: Array) -> Array:

@@ -36,13 +36,21 @@ class Named(IntEnum):
 
 
 def require(condition: Callable[[], Any], otherwise: str) -> None:
-    """Raise ValueError unless the condition holds. Of traced numbers nobody can tell: they pass."""
+    """Raise ValueError unless the condition holds. Of traced numbers, and of several, nobody can tell: they pass."""
     try:
         holds = bool(condition())
-    except jax.errors.ConcretizationTypeError:
+    except (jax.errors.ConcretizationTypeError, ValueError):
         return
     if not holds:
         raise ValueError(otherwise)
+
+
+def is_built_in(part: Any) -> bool:
+    """Tell whether a part and all parts inside it are the library's own, and none a user's."""
+    if not isinstance(part, Part):
+        return True
+    own = type(part).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return own and all(map(is_built_in, vars(part).values()))
 
 
 def _split(part: Part) -> tuple[tuple[Any, ...], Any]:
@@ -53,8 +61,8 @@ def _split(part: Part) -> tuple[tuple[Any, ...], Any]:
     for field in fields(part):  # type: ignore[arg-type]
         value = getattr(part, field.name)
         numeric = "float" in str(field.type)
-        if known is None and numeric and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+        if known is None and numeric:
+            value = tuple(map(_as_float, value)) if isinstance(value, tuple) else _as_float(value)
         if _is_child(value, numeric) if known is None else field.name in known:
             names.append(field.name)
             children.append(value)
@@ -79,6 +87,10 @@ def _rebuilt(cls: type, structure: Any, children: Any) -> Any:
     for name, value in (*zip(names, children, strict=True), *static, (CHILDREN, names)):
         object.__setattr__(part, name, value)
     return part
+
+
+def _as_float(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _is_child(value: Any, numeric: bool) -> bool:

@@ -97,11 +97,15 @@ def _measured(
 
 def change_of_loss(opt: Any, here: Here, moved: Tree, examples: Examples, start: Start) -> Array:
     """Return the change of the loss, with its l2 term."""
-    change = here.problem.change(moved, examples, start)
+    return here.problem.change(moved, examples, start) + penalty_change(opt, here.params, moved)
+
+
+def penalty_change(opt: Any, params: Tree, moved: Tree) -> Any:
+    """Return the change of the l2 term."""
     if opt.l2 is None:
-        return change
-    theta, there = working(here.params), working(moved)
-    return change + tree.vdot(pull(opt, tree.sub(there, theta)), tree.add(there, theta)) / 2
+        return 0.0
+    theta, there = working(params), working(moved)
+    return tree.vdot(pull(opt, tree.sub(there, theta)), tree.add(there, theta)) / 2
 
 
 def move(opt: Any, params: Tree, rows: Rows, z: Array) -> tuple[Tree, Tree, Array | None]:

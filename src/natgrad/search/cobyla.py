@@ -49,7 +49,7 @@ class Cobyla(Search):
         if alive.size and np.isfinite(float(here.search.resolution)):
             start = np.zeros(alive.size)
             start[0] = 1.0
-            options = {"rhobeg": self.initial_radius, "maxiter": self.maxprobes}
-            minimize(phi, start, method="COBYLA", tol=self.final_radius, options=options)
+            options = {"rhobeg": float(self.initial_radius), "maxiter": self.maxprobes}
+            minimize(phi, start, method="COBYLA", tol=float(self.final_radius), options=options)
         kind = proposal.slopes.dtype
         return if_seen(here, jnp.asarray(best_z, kind), jnp.asarray(best_change, kind))
