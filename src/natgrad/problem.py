@@ -194,22 +194,23 @@ class Problem:
 
         What rounding makes of an example's loss: eps times it, and what errors of the outputs do to it. Those are eps
         times the outputs r and, where the model is linearized, eps times J(s ∘ θ), s signs: large terms of a sum that
-        cancel leave an error of their own size. The examples' errors are independent: that of their sum is the root of
-        the sum of their squares.
+        cancel leave an error of their own size, in the precision sums are taken in. The examples' errors are
+        independent: that of their sum is the root of the sum of their squares.
         """
         raw = jax.eval_shape(self.evaluate, params, seen.examples.inputs)[0]
-        eps = max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(raw))
+        eps, inside = (_eps(outputs) for outputs in (raw, working_shapes(raw)))
 
         def own(seen: Any) -> Tree:
             losses, through = jax.linearize(lambda r: self.losses(r, seen.examples), seen.outputs)
-            shaken = [losses, through(seen.outputs)]
+            shaken = through(seen.outputs)
+            cancelled = tree.zeros_like(losses)
             if isinstance(seen, Linearization):
-                shaken.append(through(seen.jvp(_with_signs(working(params)))))
+                cancelled = through(seen.jvp(_with_signs(working(params))))
 
-            def both(loss: Array, *changes: Array) -> tuple[Array, Array]:
-                return loss, eps * sum(map(jnp.abs, changes), start=jnp.zeros_like(loss))
+            def both(loss: Array, change: Array, left: Array) -> tuple[Array, Array]:
+                return loss, eps * (jnp.abs(loss) + jnp.abs(change)) + inside * jnp.abs(left)
 
-            return jax.tree.map(both, losses, *shaken)
+            return jax.tree.map(both, losses, shaken, cancelled)
 
         rows, parts = seen.map(own), seen.examples.coefficients
         losses, errors = (jax.tree.map(lambda _, pair, k=k: pair[k], parts, rows) for k in range(2))
@@ -265,6 +266,10 @@ def working(values: Tree) -> Tree:
 def working_shapes(shapes: Tree) -> Tree:
     """Return the shapes of `working` arrays."""
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, tree.at_least_single(s.dtype)), shapes)
+
+
+def _eps(outputs: Tree) -> float:
+    return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(outputs))
 
 
 def _with_signs(theta: Tree) -> Tree:
