@@ -30,3 +30,10 @@ def fast_compile():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_programs():
+    """Forget compiled programs after each module: a process that holds thousands runs out of memory maps."""
+    yield
+    jax.clear_caches()
