@@ -104,14 +104,21 @@ def test_a_step_too_short_to_be_seen_lowers_lambda(search):
 
 
 def test_the_resolution_is_what_rounding_leaves_of_the_loss():
-    """2 eps √Σ c_i² (ℓ_i + |r_iᵀ ∂ℓ/∂r_i|)²: of the loss and of the outputs; the examples' errors are independent."""
+    """2 eps √Σ c_i² (ℓ_i + |r_iᵀ ∂ℓ/∂r_i| + |(J(s∘θ))_iᵀ ∂ℓ/∂r_i|)²: of the loss, the outputs and the terms they sum.
+
+    The examples' errors are independent. s are signs, from the top bits of a Weyl sequence.
+    """
     opt = ng.natural_gradient(linear, ng.Gaussian(), l2=0.3)
     weights = jnp.arange(1.0, 31.0)
     _, _, info = opt.step(W, opt.init(W), (X, T, weights))
-    losses = np.sum(np.asarray(X @ W - T) ** 2, axis=1) / 2
+    x, t, w = map(np.asarray, (X, T, W))
+    signs = [1 if k * 2654435769 % 2**32 >= 2**31 else -1 for k in range(w.size)]
+    residuals = x @ w - t
+    losses = np.sum(residuals**2, axis=1) / 2
+    shaken = np.abs(np.sum((x @ w) * residuals, axis=1))
+    cancelled = np.abs(np.sum((x @ (np.reshape(signs, w.shape) * w)) * residuals, axis=1))
     c = np.arange(1, 31) / np.arange(1, 31).sum()
-    shaken = np.abs(np.sum(np.asarray(X @ W) * np.asarray(X @ W - T), axis=1))
-    expected = 2 * np.finfo(np.float64).eps * np.linalg.norm(c * (losses + shaken))
+    expected = 2 * np.finfo(np.float64).eps * np.linalg.norm(c * (losses + shaken + cancelled))
     np.testing.assert_allclose(info.resolution, expected, rtol=1e-6)
 
 
