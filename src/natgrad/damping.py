@@ -319,11 +319,7 @@ def calibrated(
         return search.judge(info.rho, info.answer, rule.bounds), (params, after, info)
 
     # From nothing, so that the step is compiled once.
-    params, after, info = jax.eval_shape(step, state)
-    nothing = jax.tree.map(
-        lambda like: jnp.zeros(like.shape, like.dtype), (params, after._replace(key=None), info)
-    )
-    nothing = nothing[0], nothing[1]._replace(key=state.key), nothing[2]
+    nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(step, state))
     return jax.lax.while_loop(unfinished, attempt, (Calibration.start(state.damping), nothing))[1]
 
 

@@ -18,16 +18,14 @@ import optax
 from jax import Array
 
 from natgrad import frozen, recipes, tree, validate
-from natgrad.damping import Constant, Damping, LevenbergMarquardt, calibrated
+from natgrad.damping import Constant, Damping, calibrated
 from natgrad.directions import Conjugate, Krylov, Natural, SolverInfo, WithLastStep
 from natgrad.likelihood import Likelihood
-from natgrad.metric import Fisher, Metric
+from natgrad.metric import Metric
 from natgrad.optimizer import Optimizer, commit, moved, propose
 from natgrad.packed import unpacked
-from natgrad.precondition import Identity, Preconditioner
+from natgrad.precondition import Preconditioner
 from natgrad.problem import Model, Start, working
-from natgrad.search import FixedRate
-from natgrad.solve import CG
 from natgrad.state import Batches, Data, Info, Outcome, State
 from natgrad.tree import Tree
 from natgrad.trial import penalty_change
@@ -107,15 +105,16 @@ def scale_by_natural_gradient(
         has_aux: Whether the model returns something else after its outputs, which is left out here.
         seed: Of what is random (Monte-Carlo metrics, preconditioners).
     """
-    if damping is None:
-        damping = LevenbergMarquardt()
-    opt = Optimizer(
+    if damping is not None and not isinstance(damping, Damping):
+        damping = Constant(damping)
+    opt = recipes.natural_gradient(
         model,
         likelihood,
-        Natural(CG() if solver is None else solver, Identity() if preconditioner is None else preconditioner),
-        FixedRate(trial_rate),
-        metric=Fisher() if metric is None else metric,
-        damping=damping if isinstance(damping, Damping) else Constant(damping),
+        learning_rate=trial_rate,
+        solver=solver,
+        preconditioner=preconditioner,
+        metric=metric,
+        damping=damping,
         microbatch=microbatch,
         reject=reject,
         trainable=trainable,

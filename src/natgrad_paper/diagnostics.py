@@ -1,4 +1,4 @@
-"""How the steps went: λ, ρ, solver iterations and KL along a run, drawn small, one line a method."""
+"""How the steps went: λ, ρ, solver iterations and KL along a run, drawn small, one line per method."""
 
 from dataclasses import dataclass, replace
 from typing import Any

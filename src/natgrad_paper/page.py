@@ -127,7 +127,7 @@ def _figure(found: Report) -> Markup:
     for k, (panel, figure) in enumerate(report.panels(found.logs, found.titled, found.view)):
         against = f"{' '.join(panel.measure.title.split())} against {AXES[panel.axis]}"
         scales = "both logarithmic" if panel.measure.scale.name == "log" else "that axis logarithmic"
-        words = f"{against}, {scales}, one line a method; the numbers are in the table of results and in results.csv"
+        words = f"{against}, {scales}, one line per method; the numbers are in the table of results and in results.csv"
         drawn.append(Markup(drawing.inline(figure, f"f{k}", words)))
         described.append(against[0].upper() + against[1:])
     several = len({log.header["seed"] for log in found.logs}) > 1

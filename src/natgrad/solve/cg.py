@@ -8,14 +8,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.part import Part
-from natgrad.solve.problem import AIM, RUNNING, meets, residual, solve_implicitly, verdict
+from natgrad.solve.problem import AIM, RUNNING, Iterative, meets, residual, verdict
 from natgrad.solve.result import Operator, Reason, Solution
 from natgrad.tree import Tree
 
 
 @dataclass(frozen=True)
-class CG(Part):
+class CG(Iterative):
     """Conjugate gradients (Hestenes & Stiefel 1952): minimize q(x) = ½ xᵀAx − bᵀx over growing Krylov spaces.
 
     Stops when ‖b − Ax‖ ≤ rtol ‖b‖, or on a direction of curvature pᵀAp ≤ 0, where x stays as it was. Otherwise it
@@ -27,17 +26,6 @@ class CG(Part):
     """Most iterations."""
     rtol: float = 1e-4
     """Relative residual to reach; 0 runs exactly `maxiter` iterations."""
-
-    def __call__(
-        self,
-        matvec: Operator,
-        b: Tree,
-        x0: Tree | None = None,
-        preconditioner: Operator | None = None,
-        shift: Any = None,
-    ) -> Solution:
-        """Solve (A + shift·I) x = b from x0; `preconditioner` maps r to M⁻¹r."""
-        return solve_implicitly(self, matvec, b, x0, preconditioner, shift)
 
     def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
         """Solve A x = b for a given product."""

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.part import Part
-from natgrad.solve.problem import AIM, RUNNING, meets, residual, solve_implicitly, verdict
+from natgrad.solve.problem import AIM, RUNNING, Iterative, meets, residual, verdict
 from natgrad.solve.reflections import (
     Column,
     Left,
@@ -34,8 +33,8 @@ MAX_CONDITION = 1e15
 
 
 @dataclass(frozen=True)
-class _Minres(Part):
-    """The settings and the call of both methods."""
+class _Minres(Iterative):
+    """The settings of both methods. From x0 they solve for x − x0, which then has the minimum length."""
 
     maxiter: int = 20
     """Most iterations."""
@@ -48,20 +47,6 @@ class _Minres(Part):
     reorthogonalize: int = 0
     """Make each Lanczos vector orthogonal to this many before it, which are kept in memory. Ill-conditioned
     indefinite systems then need about n iterations instead of many times n."""
-
-    def __call__(
-        self,
-        matvec: Operator,
-        b: Tree,
-        x0: Tree | None = None,
-        preconditioner: Operator | None = None,
-        shift: Any = None,
-    ) -> Solution:
-        """Solve (A + shift·I) x = b; from x0, solve for x − x0, which then has the minimum length.
-
-        `preconditioner` maps r to M⁻¹r, M positive definite.
-        """
-        return solve_implicitly(self, matvec, b, x0, preconditioner, shift)
 
     def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
         """Solve A x = b for a given product."""

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
+from natgrad.part import Part
 from natgrad.solve.program import program
-from natgrad.solve.result import Operator, Reason, Solution, Solver
+from natgrad.solve.result import Operator, Reason, Solution
 from natgrad.tree import Tree
 
 RUNNING = -1
@@ -19,20 +20,35 @@ AIM = 0.9
 still meets the tolerance itself."""
 
 
-def solve_implicitly(
-    solver: Solver, matvec: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None, shift: Any
-) -> Solution:
-    """Run a solver on (A + shift·I) x = b; differentiate its answer by dx = A⁻¹(db − dA x), never its loop."""
-    for leaf in jax.tree.leaves(b):
-        kind = jnp.asarray(leaf).dtype
-        if not jnp.issubdtype(kind, jnp.floating):
-            raise TypeError(f"A solver needs a right-hand side of real floating numbers: got {kind}.")
-    b, x0, shift = jax.tree.map(jnp.asarray, (b, x0, shift))
-    return program(_solve, solver, matvec, preconditioner)(b, x0, shift)
+class Iterative(Part):
+    """A solver that knows A by its products. Each kind says how it runs."""
+
+    def __call__(
+        self,
+        matvec: Operator,
+        b: Tree,
+        x0: Tree | None = None,
+        preconditioner: Operator | None = None,
+        shift: Any = None,
+    ) -> Solution:
+        """Solve (A + shift·I) x = b from x0; `preconditioner` maps r to M⁻¹r, M positive definite.
+
+        The answer has the derivative dx = A⁻¹(db − dA x), never that of the loop.
+        """
+        for leaf in jax.tree.leaves(b):
+            kind = jnp.asarray(leaf).dtype
+            if not jnp.issubdtype(kind, jnp.floating):
+                raise TypeError(f"A solver needs a right-hand side of real floating numbers: got {kind}.")
+        b, x0, shift = jax.tree.map(jnp.asarray, (b, x0, shift))
+        return program(_solve, self, matvec, preconditioner)(b, x0, shift)
+
+    def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
+        """Solve A x = b for a given product."""
+        raise NotImplementedError
 
 
 def _solve(
-    solver: Solver, matvec: Operator, preconditioner: Operator | None, b: Tree, x0: Tree | None, shift: Any
+    solver: Iterative, matvec: Operator, preconditioner: Operator | None, b: Tree, x0: Tree | None, shift: Any
 ) -> Solution:
     # The product appears in the loop, in the check and in the derivative: jit traces it once for all of them.
     @jax.jit

@@ -1,7 +1,7 @@
 """What a solver takes and returns, and the only words it may use for how it ended."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from jax import Array
 
@@ -53,11 +53,3 @@ class Solution(NamedTuple):
     """A `Reason`, as an integer array."""
     snapshots: Any = None
     """Iterates stored on the way, by `TruncatedCG`."""
-
-
-class Solver(Protocol):
-    """A solver's own part: the recurrence, for a product that is given."""
-
-    def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
-        """Solve A x = b from x0."""
-        ...

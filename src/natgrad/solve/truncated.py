@@ -9,15 +9,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.part import Part
 from natgrad.solve.cg import Observer, observed
-from natgrad.solve.problem import solve_implicitly
+from natgrad.solve.problem import Iterative
 from natgrad.solve.result import Operator, Solution
 from natgrad.tree import Tree
 
 
 @dataclass(frozen=True)
-class TruncatedCG(Part):
+class TruncatedCG(Iterative):
     """Conjugate gradients without a test of the residual, as Hessian-Free uses them.
 
     Stops when q(x) = ½ xᵀAx − bᵀx gained less than a fraction ε per iteration over the last K = max(10, ⌈k/10⌉):
@@ -29,17 +28,6 @@ class TruncatedCG(Part):
     """Most iterations."""
     progress: float | None = 5e-4
     """Martens' ε; None runs exactly `maxiter` iterations."""
-
-    def __call__(
-        self,
-        matvec: Operator,
-        b: Tree,
-        x0: Tree | None = None,
-        preconditioner: Operator | None = None,
-        shift: Any = None,
-    ) -> Solution:
-        """Minimize q for (A + shift·I) x = b from x0; `preconditioner` maps r to M⁻¹r."""
-        return solve_implicitly(self, matvec, b, x0, preconditioner, shift)
 
     def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
         """Minimize q for a given product."""

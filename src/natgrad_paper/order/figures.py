@@ -71,7 +71,7 @@ def panels(runs: Sequence[Runs]) -> list[tuple[Figure, str]]:
             panel.set_yscale("log")
             dress(panel)
             figure.subplots_adjust(left=0.16, right=0.98, top=0.97, bottom=0.12)
-            found.append((figure, f"{title} against the segment that was replaced, one line a method"))
+            found.append((figure, f"{title} against the segment that was replaced, one line per method"))
     return found
 
 
