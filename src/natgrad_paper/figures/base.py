@@ -1,0 +1,56 @@
+"""What a figure is made of: settings, methods, a problem, and the story that its report tells."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import create_model
+
+from natgrad_paper.report.story import Story
+from natgrad_paper.training.problem import Method, Problem
+from natgrad_paper.training.runner import Run, in_turn
+from natgrad_paper.training.settings import Preset, Section, presets
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure: everything the command needs to list it, run it and report it."""
+
+    name: str
+    title: str
+    settings: type[Section]
+    """All settings: `settings_with` joins the experiment's own with its methods'."""
+    methods: tuple[Method, ...]
+    prepare: Callable[[Any, Path | None], Problem]
+    """From the settings and the user's data file, if any, to the problem."""
+    first_look: tuple[str, ...]
+    """The methods that run where neither the command nor the preset names any."""
+    story: Story
+    """What the report says."""
+    presets_file: Path | None = None
+    """One table per preset; None for an experiment with the defaults alone, as `small`."""
+    drive: Callable[[Run], list[str]] = in_turn
+    """What is trained, in which order: every method from every seed, unless the experiment has a protocol of its own.
+    Returns a line for each training that ended before its time."""
+    whole: bool = False
+    """Whether its methods make sense together only, so that all of them run."""
+    cost: Callable[[Any, int, int], str] | None = None
+    """Words on what a run costs, from (settings, methods, seeds), where the budget does not tell."""
+    option: str = "--data"
+    """The option that names the user's data file."""
+
+    def presets(self) -> dict[str, Preset]:
+        """Return the presets by name."""
+        if self.presets_file is None:
+            return {"small": Preset("small", "the defaults", (), {}, "the defaults")}
+        return presets(self.presets_file)
+
+
+def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section]:
+    """Return settings with a section for the constants of each method."""
+    sections: dict[str, Any] = {}
+    for method in methods:
+        if method.settings is not None:
+            sections.setdefault(method.section or method.name, (method.settings, method.settings()))
+    return create_model(own.__name__, __base__=own, __module__=own.__module__, __doc__=own.__doc__, **sections)

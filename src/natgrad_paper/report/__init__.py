@@ -1,0 +1,1 @@
+"""Reports: logs into tables, curves, judged claims, and one page."""

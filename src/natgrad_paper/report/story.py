@@ -1,0 +1,34 @@
+"""What the report of an experiment tells, beside what every report does."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from natgrad_paper.report.claims import Claim
+from natgrad_paper.report.load import Runs
+from natgrad_paper.report.parts import Part
+from natgrad_paper.report.views import RECONSTRUCTION, View
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a report says of an experiment. All of it is a function of the logs."""
+
+    title: str
+    view: View = RECONSTRUCTION
+    """The errors that the figure and the tables show."""
+    claims: tuple[Claim, ...] = ()
+    groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Titles and the methods below each, for legends; a method in none of them comes last."""
+    paper: dict[str, Any] = field(default_factory=dict)
+    """The paper's own settings, as plain tables: the head of the page names what differs from them."""
+    departures: tuple[str, ...] = ()
+    """What else differs from the paper, one sentence each."""
+    figure: Callable[[Runs], Figure] | None = None
+    """Draws the figure, where it is not errors along iterations and time."""
+    sections: Callable[[Runs], Sequence[Part]] = lambda runs: ()
+    """Further sections, between the results and the claims."""
+    rule: tuple[tuple[str, str], ...] = ()
+    """Terms of the rule that decides claims, and what they mean, where it is not the usual one."""

@@ -1,0 +1,164 @@
+"""What is trained: a problem, the methods that compete on it, and when they stop and are looked at."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from jax import Array
+from pydantic import model_validator
+
+from natgrad_paper.training.batches import Batches
+from natgrad_paper.training.settings import Count, Positive, Section, Size, unfit
+
+Tree = Any
+Cases = tuple[Any, Any]
+"""Inputs and targets."""
+Errors = Callable[[Tree, Array, Array], dict[str, Array]]
+HELD_OUT = 10
+"""Of so many training cases one, the last ones, is held out where a problem has no cases for validation."""
+GROWTH = 1.4
+"""Between two evaluations, iterations grow by no more than this factor."""
+
+
+class Optimizer(Protocol):
+    """The two functions of every natgrad optimizer; anything that has them can compete."""
+
+    @property
+    def init(self) -> Callable[..., Tree]:
+        """From the parameters to the state before the first step."""
+
+    @property
+    def step(self) -> Callable[..., tuple[Tree, Tree, Any]]:
+        """From (params, state, batch, …) to the parameters and state after the step, and what happened."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is trained, on what, and how it is judged."""
+
+    model: Callable[[Tree, Array], Array]
+    likelihood: Any
+    init: Callable[[int], Tree]
+    """Initial parameters from a seed: the same for every method."""
+    errors: Errors
+    """Each case's errors, from (params, inputs, targets); the log holds their means. Patience watches the first."""
+    data: dict[str, Any]
+    """The data's `name`, `sha256` and the shapes of its parts, for the log."""
+    train: Cases | None = None
+    """None where examples come as a stream."""
+    test: Cases | None = None
+    valid: Cases | None = None
+    """Where settings are chosen; where there are none, a part of the training cases is."""
+    pool: np.ndarray | None = None
+    """Inputs without labels, for a metric that is to see some."""
+    reconstruct: Callable[[Tree, Array], Array] | None = None
+    """From (params, inputs) to images in [0, 1] to be looked at, if the problem has any."""
+    gauge: Callable[[Tree, Tree, Array, Array, Array], dict[str, Array]] | None = None
+    """Numbers of a logged step that cost extra, from (params before, after; the inputs of gradient, metric, `valid`).
+
+    Measured outside the clock of training, of the steps that are logged, by methods of one step per call.
+    """
+    plateau: dict[str, float] = field(default_factory=dict)
+    """The training error of the best answer that is the same for all cases, by its name in `errors`; for claims."""
+    sights: dict[str, np.ndarray] | None = None
+    """What the data look like, by the name of the stage: bytes, (lines, columns, height, width); for the report."""
+
+    def validated(self) -> "Problem":
+        """Return the problem with validation cases: its own, or else its last training cases, which it then lacks."""
+        if self.valid is not None or self.train is None:
+            return self
+        inputs, targets = self.train
+        kept = len(inputs) - max(1, len(inputs) // HELD_OUT)
+        train, valid = (inputs[:kept], targets[:kept]), (inputs[kept:], targets[kept:])
+        shapes = {"train": list(train[0].shape), "valid": list(valid[0].shape)}
+        return replace(self, train=train, valid=valid, data={**self.data, **shapes})
+
+
+@dataclass(frozen=True)
+class Method:
+    """A competitor: its constants, how to build it, and what cases its steps see."""
+
+    name: str
+    """On the command line and in the names of logs."""
+    label: str
+    color: str
+    build: Callable[[Problem, Any], Optimizer]
+    """From the problem and the settings that the method reads."""
+    batches: Callable[[Any], Batches] | None = None
+    """From the same settings; None where the experiment's own source says what a step sees."""
+    settings: type[Section] | None = None
+    """Its own constants, all of them with defaults."""
+    section: str = ""
+    """Where presets and `--set` find them; several methods may share a section. Default: its name."""
+    reads: tuple[str, ...] = ()
+    """Further sections of the experiment's settings that it reads."""
+    steps_per_call: Callable[[Any], int] = lambda settings: 1
+    """Most steps in one call of the compiled loop: above one where a step is shorter than Python's share in it."""
+    about: str = ""
+    on_host: bool = False
+    """Whether its search runs on the host, so that its steps cannot be compiled whole."""
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """All sections that it reads."""
+        own = (self.section or self.name,) if self.settings is not None else ()
+        return tuple(dict.fromkeys((*own, *self.reads)))
+
+    def own(self, settings: Section) -> SimpleNamespace:
+        """Return the settings that this method reads, and no others: those which its log states."""
+        return SimpleNamespace(**{name: getattr(settings, name) for name in self.sections})
+
+
+class Budget(Section):
+    """When a training ends and when it is looked at."""
+
+    rivals: ClassVar = ("seconds", "iterations")
+    seconds: Positive | None = None
+    """Training seconds; compilation and evaluation do not count."""
+    iterations: Count | None = None
+    """Steps, in place of seconds."""
+    evaluations: Size = 30
+    """Evaluations on a geometric grid up to the limit, beside those on a grid of iterations: 1, 2, 3, 4, 5, 7, …"""
+    first: Positive = 1.0
+    """Where that grid starts, in the unit of the limit."""
+    step_seconds: Positive | None = None
+    """What an iteration takes on two cores, for the command to announce; it changes nothing."""
+    patience: Count | None = None
+    """Evaluations in a row without a lower validation error that end a training early."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Budget":
+        if (self.seconds is None) == (self.iterations is None):
+            unfit("seconds", "a limit in seconds or in iterations", "neither" if self.seconds is None else "both")
+        if self.first > self.limit:
+            unfit("first", f"at most the limit, {self.limit:g}", self.first)
+        return self
+
+    @property
+    def limit(self) -> float:
+        """The limit, in its own unit."""
+        return float(self.seconds if self.seconds is not None else self.iterations or 0)
+
+    def spent(self, iterations: int, seconds: float) -> float:
+        """Return how much is spent, in the limit's unit."""
+        return seconds if self.seconds is not None else float(iterations)
+
+    def next_second(self, seconds: float) -> float:
+        """Return the next time of an evaluation; infinity for a limit in iterations."""
+        if self.seconds is None:
+            return np.inf
+        return next((mark for mark in self._grid() if mark > seconds), self.seconds)
+
+    def next_iteration(self, iteration: int) -> int:
+        """Return the next iteration of an evaluation, the limit where it is one at most."""
+        following = max(iteration + 1, int(iteration * GROWTH))
+        if self.iterations is None:
+            return following
+        grid = (round(mark) for mark in self._grid())
+        return min(following, next((mark for mark in grid if mark > iteration), self.iterations), self.iterations)
+
+    def _grid(self) -> np.ndarray:
+        count = self.evaluations
+        return np.geomspace(self.first, self.limit, count) if count > 1 else np.array([self.limit])

@@ -1,0 +1,208 @@
+"""Settings: pydantic models whose fields have a meaning and a default. A preset says only what differs.
+
+What does not fit is one line: the file or option, the field, what was expected there and what was found.
+"""
+
+import difflib
+import errno
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from natgrad_paper.errors import FieldError, UserError
+
+LONGEST = 1 << 20
+"""Bytes that a file of settings may have."""
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Size = Annotated[int, Field(ge=1, le=100_000)]
+"""Of what takes memory."""
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Section(BaseModel):
+    """A group of settings. The text below a field is its meaning."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, validate_default=True
+    )
+    rivals: ClassVar[tuple[str, ...]] = ()
+    """Fields of which there is one: a preset or an option that sets one takes the others away."""
+
+
+Kind = TypeVar("Kind", bound=Section)
+
+
+def unfit(field: str, expected: str, found: Any) -> NoReturn:
+    """Refuse, in a validator, fields that do not fit together."""
+    raise PydanticCustomError("unfit", "{expected}", {"field": field, "expected": expected, "found": found})
+
+
+class Preset(NamedTuple):
+    """What a preset says."""
+
+    name: str
+    about: str
+    """One line."""
+    methods: tuple[str, ...]
+    """The methods that run unless others are named; none where it does not say."""
+    changes: dict[str, Any]
+    """What differs from the defaults, as nested tables."""
+    where: str
+    """Its file, for errors."""
+
+
+class _Said(Section):
+    """What a preset may say beside its settings."""
+
+    about: str = ""
+    extends: str = ""
+    """Another preset of the same file: what this one does not say is as there."""
+    methods: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+
+
+def presets(path: Path) -> dict[str, Preset]:
+    """Return the presets of a file with one table each, in its order."""
+    tables = _parsed(path)
+    return {name: _preset(tables, name, str(path)) for name in tables}
+
+
+def preset_file(path: Path) -> Preset:
+    """Return the preset that a user's file is: the tables at its top, changes to the defaults."""
+    return _preset({path.stem: _parsed(path)}, path.stem, str(path))
+
+
+def _preset(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()) -> Preset:
+    table = tables.get(name)
+    if not isinstance(table, dict) or name in seen:
+        raise FieldError(where, "extends", nearest(name, [other for other in tables if other not in seen]), name)
+    said = build(_Said, {key: table[key] for key in _Said.model_fields if key in table}, where)
+    changes = {key: value for key, value in table.items() if key not in _Said.model_fields}
+    if not said.extends:
+        return Preset(name, said.about, said.methods or (), changes, where)
+    base = _preset(tables, said.extends, where, (*seen, name))
+    return Preset(name, said.about, said.methods or base.methods, merged(None, base.changes, changes), where)
+
+
+def overrides(options: Sequence[str]) -> dict[str, Any]:
+    """Return what `--set` options change, as nested tables."""
+    changes: dict[str, Any] = {}
+    for option in options:
+        changes = merged(None, changes, _parsed_option(option))
+    return changes
+
+
+def merged(kind: type[Section] | None, table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with changes: tables are merged, and of the `rivals` of a kind the changed one stays."""
+    rivals = kind.rivals if kind is not None else ()
+    away = rivals if any(name in changes for name in rivals) else ()
+    result = {name: value for name, value in table.items() if name not in away}
+    for name, value in changes.items():
+        inner = _section(kind, name)
+        if isinstance(value, Mapping) and isinstance(result.get(name), Mapping):
+            value = merged(inner, result[name], value)
+        result[name] = value
+    return result
+
+
+def build(kind: type[Kind], table: Mapping[str, Any], where: str) -> Kind:
+    """Return the settings in a table, read strictly; `where` names their source in errors."""
+    try:
+        return kind.model_validate(table)
+    except ValidationError as problem:
+        _refuse(kind, problem, where)
+
+
+def stated(section: Section) -> dict[str, Any]:
+    """Return settings as plain tables; a field that is not set is absent."""
+    return section.model_dump(mode="json", exclude_none=True)
+
+
+class Described(NamedTuple):
+    """A field of the settings."""
+
+    name: str
+    """Dotted, as `--set` takes it."""
+    about: str
+    default: Any
+    value: Any
+
+
+def described(settings: Section, default: Section | None = None, prefix: str = "") -> Iterator[Described]:
+    """Yield every field with its meaning, default and value, sections after one another."""
+    for name, field in type(settings).model_fields.items():
+        value, usual = getattr(settings, name), getattr(default, name, field.get_default(call_default_factory=True))
+        if isinstance(value, Section):
+            yield from described(value, usual if isinstance(usual, Section) else None, f"{prefix}{name}.")
+        else:
+            yield Described(prefix + name, " ".join((field.description or "").split()), usual, value)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return the known name most like this one, or all of them, as words for an error."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"{close[0]!r}" if close else "one of " + ", ".join(known)
+
+
+def text(path: Path) -> str:
+    """Return the text of a file that a person wrote, or a program for one: something larger is not read."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a file", str(path))
+    if path.stat().st_size > LONGEST:
+        raise OSError(errno.EFBIG, f"more than {LONGEST} bytes", str(path))
+    return path.read_text(encoding="utf-8")
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text(path))
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise UserError(f"{path}: expected a readable TOML file, found none ({reason})") from None
+    except (ValueError, RecursionError) as problem:  # A number of many digits is a bare ValueError.
+        raise UserError(f"{path}: expected TOML, found an error: {' '.join(str(problem).split())}") from None
+
+
+def _parsed_option(option: str) -> dict[str, Any]:
+    name, sign, value = option.partition("=")
+    if not sign:
+        raise UserError(f"--set {option}: expected field=value, found no '='")
+    # A bare word is a text: quotes rarely survive a shell.
+    for words in (value.strip(), f'"{value.strip()}"'):
+        try:
+            return tomllib.loads(f"{name.strip()} = {words}")
+        except (ValueError, RecursionError):
+            continue
+    raise UserError(f"--set {option}: expected field=value in TOML, found something else")
+
+
+def _section(kind: type[Section] | None, name: str) -> type[Section] | None:
+    field = None if kind is None else kind.model_fields.get(name)
+    inner = None if field is None else field.annotation
+    return inner if isinstance(inner, type) and issubclass(inner, Section) else None
+
+
+def _refuse(kind: type[Section], problem: ValidationError, where: str) -> NoReturn:
+    """Say the first thing that does not fit, in one line."""
+    first = problem.errors(include_url=False)[0]
+    location = [str(part) for part in first["loc"]]
+    if first["type"] == "unfit":
+        context = first["ctx"]
+        raise FieldError(where, ".".join([*location, context["field"]]), context["expected"], context["found"])
+    field = ".".join(location)
+    if first["type"] == "extra_forbidden":
+        owner: type[Section] | None = kind
+        for name in location[:-1]:
+            owner = _section(owner, name)
+        raise FieldError(where, field, nearest(location[-1], list((owner or kind).model_fields)), "an unknown field")
+    expected = first["msg"].removeprefix("Input should be ")
+    found = "nothing" if first["type"] == "missing" else first["input"]
+    raise FieldError(where, field or "all", "a value" if first["type"] == "missing" else expected, found)
