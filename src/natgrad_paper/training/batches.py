@@ -162,7 +162,9 @@ class Batches:
     def least(self) -> tuple[int, int]:
         """Return how many training cases, and how many inputs without labels, the largest step needs."""
         own = self.gradient.most
-        others = [rule.most + own * isinstance(rule, Others) for _, rule in self._rules() if not rule.unlabelled]
+        others = [
+            rule.most + own * isinstance(rule, Others) for _, rule in self._rules() if not rule.unlabelled
+        ]
         pools = [rule.most for _, rule in self._rules() if rule.unlabelled]
         return max(others, default=0), max(pools, default=0)
 
@@ -198,7 +200,9 @@ class Batches:
         def cases(part: str, values: Any = (inputs, targets)) -> Any:
             return jax.tree.map(lambda each: each[drawn[part]], values) if part in drawn else values
 
-        arguments: dict[str, Any] = {NAMES[part]: cases(part) for part, _ in self._rules() if part != "metric"}
+        arguments: dict[str, Any] = {
+            NAMES[part]: cases(part) for part, _ in self._rules() if part != "metric"
+        }
         own = arguments["batch"]
         if isinstance(self.ratio, FirstOf) and (few := self.ratio.of(own)) is not None:
             arguments["ratio_batch"] = few

@@ -5,6 +5,7 @@ Every line is written whole and flushed, so whatever stops a run leaves a log th
 
 import gzip
 import hashlib
+import io
 import json
 import math
 import os
@@ -214,7 +215,7 @@ def _members(packed: tarfile.TarFile) -> Iterator[tuple[str, bytes | None]]:
             continue
         raw = stream.read(LONGEST + 1) if member.size <= LONGEST else None
         if raw is not None and member.name.endswith(".gz"):
-            with gzip.GzipFile(fileobj=stream if stream.seek(0) == 0 else None) as inner:
+            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as inner:
                 raw = inner.read(LONGEST + 1)
         yield member.name, raw
 
@@ -225,7 +226,7 @@ def _read(raw: bytes | None, where: str) -> RunLog:
     lines = raw.decode("utf-8", errors="replace").removesuffix("\n").split("\n")
     records = []
     for number, line in enumerate(lines, start=1):
-        record = _record(line)
+        record = record_in(line)
         if record is not None:
             records.append(record)
         elif number < len(lines):
@@ -251,7 +252,7 @@ def _read(raw: bytes | None, where: str) -> RunLog:
     )
 
 
-def _record(line: str) -> dict[str, Any] | None:
+def record_in(line: str) -> dict[str, Any] | None:
     """Return the record in a line, None where there is none."""
     try:
         record = json.loads(line)
@@ -277,7 +278,9 @@ def _translated(records: list[dict[str, Any]], where: str) -> list[dict[str, Any
     for record in records[1:]:
         match record:
             case {"what": _}:
-                raise UserError(f"{where}: expected format {FORMAT}, found figure 2’s format 1, which is read no more")
+                raise UserError(
+                    f"{where}: expected format {FORMAT}, found figure 2’s format 1, which is read no more"
+                )
             case {"record": "end", "reason": str(reason)}:
                 early, gave_up = reason.startswith("stopped early"), ROW in reason
                 status = "early" if early else "gave-up" if gave_up else reason

@@ -6,7 +6,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
@@ -20,7 +20,18 @@ from natgrad_paper.training.settings import Section
 from natgrad_paper.training.source import Source
 from natgrad_paper.training.stopping import Patience, Streaks, follow, highest_damping
 
-STEP_FIELDS = ("loss", "new_loss", "rho", "damping", "accepted", "step_size", "grad_norm", "step_norm", "kl", "outcome")
+STEP_FIELDS = (
+    "loss",
+    "new_loss",
+    "rho",
+    "damping",
+    "accepted",
+    "step_size",
+    "grad_norm",
+    "step_norm",
+    "kl",
+    "outcome",
+)
 """What is kept of an optimizer's `info`, where it has them."""
 SOLVER_FIELDS = ("iterations", "residual")
 RATIO = math.log(1.05)
@@ -135,7 +146,9 @@ class Trainer:
         # Copies: the loop gives its buffers away, and a state may share them with the parameters.
         params, state = jax.tree.map(jnp.array, (params, state))
         clocks = Clocks.at(at)
-        judged = {name: cases for name, cases in source.judged().items() if name != "valid_" or budget.patience}
+        judged = {
+            name: cases for name, cases in source.judged().items() if name != "valid_" or budget.patience
+        }
         if self.problem.train is None:
             judged = source.judged()
         self._loop(optimizer, params, state, source, self._block(source, at.iteration), clocks)
@@ -211,7 +224,12 @@ class Trainer:
         return compiled if _has_leaves(optimizer) else lambda _, *rest: compiled(None, *rest)
 
     def _program(
-        self, name: str, function: Callable[..., Any], clocks: "Clocks", *like: Any, donate: tuple[int, ...] = ()
+        self,
+        name: str,
+        function: Callable[..., Any],
+        clocks: "Clocks",
+        *like: Any,
+        donate: tuple[int, ...] = (),
     ) -> Callable[..., Any]:
         """Return a function compiled for arguments of these shapes, ahead of time so that no other clock sees it."""
         key = name, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in jax.tree.leaves(like))

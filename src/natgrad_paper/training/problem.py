@@ -133,7 +133,11 @@ class Budget(Section):
     @model_validator(mode="after")
     def _fits(self) -> "Budget":
         if (self.seconds is None) == (self.iterations is None):
-            unfit("seconds", "a limit in seconds or in iterations", "neither" if self.seconds is None else "both")
+            unfit(
+                "seconds",
+                "a limit in seconds or in iterations",
+                "neither" if self.seconds is None else "both",
+            )
         if self.first > self.limit:
             unfit("first", f"at most the limit, {self.limit:g}", self.first)
         return self
@@ -161,7 +165,9 @@ class Budget(Section):
         if self.iterations is None:
             return following
         grid = (round(mark) for mark in self._grid())
-        return min(following, next((mark for mark in grid if mark > iteration), self.iterations), self.iterations)
+        return min(
+            following, next((mark for mark in grid if mark > iteration), self.iterations), self.iterations
+        )
 
     def _grid(self) -> np.ndarray:
         count = self.evaluations
@@ -193,4 +199,6 @@ class Until:
 
     def next_iteration(self, iteration: int) -> int:
         """Return the next look."""
-        return min((look for look in (*self.looks, self.iterations) if look > iteration), default=self.iterations)
+        return min(
+            (look for look in (*self.looks, self.iterations) if look > iteration), default=self.iterations
+        )

@@ -90,5 +90,7 @@ class Placed:
         for need, have, kind in zip(batches.least(), (inputs, pool), ("training", "unlabelled"), strict=True):
             found = 0 if have is None else int(np.shape(have)[0])
             if need > found:
-                raise UserError(f"{method.name}: expected {need} {kind} cases or more for its batches, found {found}")
+                raise UserError(
+                    f"{method.name}: expected {need} {kind} cases or more for its batches, found {found}"
+                )
         return Resident(self.problem, batches, seed, self)
