@@ -30,7 +30,8 @@ PACKED = "logs.tar.gz"
 WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table of fields"}
 FIELDS: dict[str, dict[str, type]] = {
     "header": {
-        "experiment": str, "preset": str, "seed": int, "settings": dict, "versions": dict, "cores": int, "platform": str,
+        "experiment": str, "preset": str, "seed": int, "settings": dict, "versions": dict, "cores": int,
+        "platform": str,
         "method.name": str, "method.label": str, "method.color": str, "method.order": int, "training.name": str,
         "data.name": str, "data.sha256": str,
     },

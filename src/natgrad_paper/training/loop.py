@@ -136,8 +136,8 @@ class Trainer:
     ) -> Iterator[Event]:
         """Train from the seed's initial parameters, from a given start, or on from where a training stood.
 
-        The first event is where it starts, then there is one per call of the compiled loop. An optimizer in place of the
-        method's may differ from it in its numbers alone.
+        The first event is where it starts, then there is one per call of the compiled loop. An optimizer in place of
+        the method's may differ from it in its numbers alone.
         """
         self._source = self._source or source
         optimizer = self.optimizer if optimizer is None else optimizer

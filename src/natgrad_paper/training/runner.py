@@ -1,4 +1,4 @@
-"""Running an experiment: named trainings, each with its own log and checkpoints, in an order that the experiment says."""
+"""Running an experiment: named trainings, each with its own log and checkpoints, in the order that it says."""
 
 import base64
 import datetime

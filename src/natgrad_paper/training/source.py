@@ -1,4 +1,4 @@
-"""What a training sees: blocks of steps, as pure functions of their number, and the cases its errors are measured on."""
+"""What a training sees: blocks of steps, as pure functions of their number, and the cases it is judged on."""
 
 from dataclasses import dataclass
 from functools import cached_property
