@@ -1,6 +1,6 @@
 """Checkpoints of a training: one npz file each, written aside and renamed when whole; the one before is kept.
 
-A checkpoint is `<iteration>.<sha256>.npz`. The hash of the file is in its name, so that a changed byte is noticed. Among
+A checkpoint is `<iteration>.<sha256>.npz`. The hash of the file is in its name: a changed byte is noticed. Among
 its arrays is a manifest: where the training stood and what it belongs to. What does not match is refused with the
 reason, and the one before it is taken. `numpy.load` opens it; no code is stored in it.
 """
