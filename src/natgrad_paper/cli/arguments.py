@@ -73,18 +73,28 @@ def preset(experiment: Any, wanted: str) -> Any:
     from natgrad_paper.training.settings import preset_file
 
     if wanted.endswith(".toml"):
-        return preset_file(Path(wanted))
+        return preset_file(Path(wanted), experiment.settings, experiment.presets())
     return pick(experiment.presets(), wanted, "--preset")
 
 
-def settings(experiment: Any, chosen: Any, changes: Sequence[str] | None) -> Any:
-    """Return an experiment's settings: the defaults, changed by a preset and by options, which errors name."""
-    from natgrad_paper.training.settings import build, merged, overrides
+def settings(experiment: Any, chosen: Any, changes: Sequence[str] | None, *further: Sequence[str]) -> Any:
+    """Return an experiment's settings: the defaults, changed by a preset and by options, which errors name.
 
-    base = merged(experiment.settings, {}, chosen.changes)
-    build(experiment.settings, base, chosen.where)
-    table = merged(experiment.settings, base, overrides(changes or ()))
-    return build(experiment.settings, table, "--set" if changes else chosen.where)
+    Args:
+        experiment: Whose.
+        chosen: The preset.
+        changes: Those of `--set`.
+        *further: Those of `--grid`.
+    """
+    from natgrad_paper.training.settings import build, changed, overrides
+
+    layers = [chosen.changes]
+    found = build(experiment.settings, changed(experiment.settings, *layers), chosen.where)
+    for option, given in zip(("--set", "--grid"), (changes, *further), strict=False):
+        if given:
+            layers.append(overrides(given, option))
+            found = build(experiment.settings, changed(experiment.settings, *layers), option)
+    return found
 
 
 def words(text: str | None) -> tuple[str, ...]:
