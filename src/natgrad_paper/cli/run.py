@@ -83,7 +83,7 @@ def run(
         from natgrad_paper.cli import progress
         from natgrad_paper.cli.report import show
         from natgrad_paper.training import cache, request
-        from natgrad_paper.training.runner import Claimed, Run, prepare_directory
+        from natgrad_paper.training.runner import Claimed, Run, clear, prepare_directory
 
         console = progress.console()
         chosen = figures.load(experiment)
@@ -119,6 +119,10 @@ def run(
             prepare_directory(directory, overwrite, request.NAME)
         competitors = tuple(by_name[name] for name in asked.methods)
         with Claimed(directory):
+            if not resume:
+                # Another command may have been quicker.
+                prepare_directory(directory, overwrite, request.NAME)
+                clear(directory)
             request.write(directory, asked)
             cache.enable()
             console.print(

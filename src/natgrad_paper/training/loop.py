@@ -60,11 +60,6 @@ class Position:
     given_up: str = ""
     """Why the training was given up here, if it was."""
 
-    @classmethod
-    def of(cls, table: dict[str, Any]) -> "Position":
-        """Return the position that `asdict` made a table of."""
-        return cls(**{**table, "streaks": Streaks(**table["streaks"])})
-
 
 @dataclass(frozen=True)
 class Event:
@@ -232,7 +227,8 @@ class Trainer:
         donate: tuple[int, ...] = (),
     ) -> Callable[..., Any]:
         """Return a function compiled for arguments of these shapes, ahead of time so that no other clock sees it."""
-        key = name, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in jax.tree.leaves(like))
+        leaves = jax.tree.leaves(like)
+        key = name, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
         if key not in self._programs:
             with clocks.compiling:
                 self._programs[key] = jax.jit(function, donate_argnums=donate).lower(*like).compile()
