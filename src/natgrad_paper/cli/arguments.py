@@ -1,8 +1,10 @@
 """What was asked for on the command line, understood; and what went wrong, in one line."""
 
+import os
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,6 +19,39 @@ Change = Annotated[
     typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting: see `natgrad show`. Repeatable."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left there.")]
+
+
+class Forgiving:
+    """A stream that nobody may be reading: what cannot be written is left out, and training goes on.
+
+    Letters that a terminal lacks are replaced.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:
+            return self.write(text.encode("ascii", "replace").decode())
+        except (OSError, ValueError):
+            self._forget()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._forget()
+
+    def _forget(self) -> None:
+        """Send the rest nowhere: Python writes what is left when it ends, and would complain."""
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @contextmanager
@@ -51,12 +86,7 @@ def plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[None
 
 def complain(line: str) -> None:
     """Print a line for errors, where somebody reads them; letters that the terminal lacks are replaced."""
-    try:
-        typer.echo(f"natgrad: {line}", err=True)
-    except UnicodeEncodeError:
-        typer.echo(f"natgrad: {line}".encode("ascii", "replace").decode(), err=True)
-    except BrokenPipeError:
-        pass
+    print(f"natgrad: {line}", file=Forgiving(sys.stderr))
 
 
 def pick(known: Mapping[str, Thing], wanted: str, option: str) -> Thing:

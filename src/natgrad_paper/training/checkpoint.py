@@ -135,8 +135,9 @@ class Checkpoints:
             kinds=kinds,
         )
         text = json.dumps(manifest.model_dump(mode="json"))
+        contents: dict[str, Any] = {MANIFEST: np.frombuffer(text.encode(), np.uint8), **arrays}
         stream = io.BytesIO()
-        np.savez(stream, **{MANIFEST: np.frombuffer(text.encode(), np.uint8)}, **arrays)
+        np.savez(stream, **contents)
         return stream.getvalue()
 
     def _read(self, path: Path, like: tuple[Tree, Tree], tell: Callable[[str], None]) -> Checkpoint:

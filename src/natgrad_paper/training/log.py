@@ -251,9 +251,13 @@ def _read(raw: bytes | None, where: str) -> RunLog:
         raise FieldError(where, "status", " or ".join(Status), end["status"])
     return RunLog(
         records[0],
-        *(tuple(kinds.get(kind, ())) for kind in ("evaluation", "step", "measure", "pictures", "gap")),
-        Status(end["status"]) if end else None,
-        end.get("reason", ""),
+        evaluations=tuple(kinds.get("evaluation", ())),
+        steps=tuple(kinds.get("step", ())),
+        measures=tuple(kinds.get("measure", ())),
+        pictures=tuple(kinds.get("pictures", ())),
+        gaps=tuple(kinds.get("gap", ())),
+        status=Status(end["status"]) if end else None,
+        reason=end.get("reason", ""),
     )
 
 

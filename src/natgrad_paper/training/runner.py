@@ -123,8 +123,7 @@ class Run:
 
     @cached_property
     def _problem(self) -> Problem:
-        budget = getattr(self.settings, "budget", None)
-        return self.problem.validated() if getattr(budget, "patience", None) else self.problem
+        return judged(self.problem, self.settings)
 
     @cached_property
     def _placed(self) -> Placed:
@@ -375,6 +374,12 @@ class Measures:
         with Writer(self._path, self._header, self._size) as log:
             log.write(record)
             self._size = log.mark.size
+
+
+def judged(problem: Problem, settings: Any) -> Problem:
+    """Return the problem as it is trained: with validation cases where patience needs them."""
+    budget = getattr(settings, "budget", None)
+    return problem.validated() if getattr(budget, "patience", None) else problem
 
 
 def in_turn(run: Run) -> list[str]:
