@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from natgrad_paper.batches import Batches, Growing, Minibatch, Others, Part, Unlabelled, Whole
+from natgrad_paper.training.batches import Batches, FirstOf, FullBatch, Growing, Minibatch, Others, Unlabelled
 
 
 def test_each_case_once_an_epoch_in_an_order_of_its_own():
@@ -40,6 +40,19 @@ def test_batches_double_up_to_a_limit():
     np.testing.assert_array_equal(late, batches.draw(30, 0, 9_999, 2)["gradient"][1])
 
 
+def test_growing_batches_say_how_many_steps_see_as_many_cases():
+    """So that several steps in one call never straddle the place where the batch doubles."""
+    batches = Batches(Growing(first=3, last=20, double=5), metric=Others(4))
+    step, sizes = 0, []
+    while step < 40:
+        steps = min(4, batches.same(step))
+        sizes.append(batches.draw(60, 0, step, steps)["gradient"].shape)
+        step += steps
+    assert sizes[:8] == [(4, 3), (1, 3), (4, 6), (1, 6), (4, 12), (1, 12), (4, 20), (4, 20)]
+    assert batches.same(15) > 1000
+    assert Batches(Minibatch(3)).same(7) > 1000
+
+
 def test_other_cases_are_others():
     drawn = Batches(Minibatch(12), Others(12), search=Others(12)).draw(30, 0, 0, 20)
     for step in range(20):
@@ -48,10 +61,10 @@ def test_other_cases_are_others():
     assert not np.array_equal(drawn["metric"], drawn["search"])
 
 
-def test_a_part_is_of_the_gradients_own_cases():
+def test_the_first_of_the_gradients_own_cases():
     inputs = np.arange(30.0)
     for size in (9, 3):
-        batches = Batches(Minibatch(size), Part(5), ratio=Part(4))
+        batches = Batches(Minibatch(size), FirstOf(5), ratio=FirstOf(4))
         drawn = {part: rows[0] for part, rows in batches.draw(30, 0, 6, 1).items()}
         assert drawn.keys() == {"gradient"}
         arguments = batches.arguments(inputs, -inputs, drawn)
@@ -61,7 +74,7 @@ def test_a_part_is_of_the_gradients_own_cases():
             np.testing.assert_array_equal(arguments["ratio_batch"][1], -drawn["gradient"][:4])
         else:
             assert arguments.keys() == {"batch"}
-    whole = Batches(Whole(), Part(5)).arguments(inputs, -inputs, {})
+    whole = Batches(FullBatch(), FirstOf(5)).arguments(inputs, -inputs, {})
     np.testing.assert_array_equal(whole["metric_inputs"], range(5))
 
 
@@ -92,12 +105,30 @@ def test_seeds_differ():
 
 def test_arguments_are_those_of_a_step():
     inputs, targets = np.arange(6.0), -np.arange(6.0)
-    whole = Batches(Whole()).arguments(inputs, targets, {})
+    whole = Batches(FullBatch()).arguments(inputs, targets, {})
     assert whole.keys() == {"batch"}
     assert whole["batch"][0] is inputs
     drawn = {"gradient": np.array([1, 2]), "metric": np.array([3, 4, 5])}
-    arguments = Batches(Minibatch(2), Others(3), search=Whole()).arguments(inputs, targets, drawn)
+    arguments = Batches(Minibatch(2), Others(3), search=FullBatch()).arguments(inputs, targets, drawn)
     assert arguments.keys() == {"batch", "metric_inputs", "search_batch"}
     np.testing.assert_array_equal(arguments["batch"][1], [-1, -2])
     np.testing.assert_array_equal(arguments["metric_inputs"], [3, 4, 5])
     np.testing.assert_array_equal(arguments["search_batch"][0], inputs)
+
+
+@pytest.mark.parametrize(
+    ("batches", "least"),
+    [
+        (Batches(FullBatch()), (0, 0)),
+        (Batches(Minibatch(9)), (9, 0)),
+        (Batches(Minibatch(9), Others(5)), (14, 0)),
+        (Batches(FullBatch(), metric=Minibatch(7), search=Others(8)), (8, 0)),
+        (Batches(Growing(2, 30, 5), FirstOf(50)), (30, 0)),
+        (Batches(Minibatch(9), Unlabelled(40)), (9, 40)),
+    ],
+)
+def test_how_many_cases_the_largest_step_needs(batches, least):
+    assert batches.least() == least
+    cases = max(least[0], 1)
+    for step in (0, 3, 1000):  # Enough for every step.
+        batches.draw(cases, 0, step, 1, least[1])
