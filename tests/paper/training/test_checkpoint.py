@@ -210,8 +210,11 @@ def test_another_optimizers_is_refused(checkpoints):
     [
         ("format", 99, "manifest: format: expected 3, found 99"),
         ("format", None, "manifest: format: expected 3, found None"),
-        *((field, value, f"manifest: {field}: expected") for field in ("identity", "surroundings", "kinds") for value in (None, 3, "x", [])),
-        *((field, value, f"manifest: {field}") for field in ("position", "log") for value in (None, 3, "x", [])),
+        *(
+            (field, value, f"manifest: {field}: expected")
+            for field in ("identity", "surroundings", "kinds", "position", "log")
+            for value in (None, 3, "x", [])
+        ),
         ("log", {}, "manifest: log.size: expected a value, found nothing"),
         ("position", {"iteration": "x"}, "manifest: position.iteration: expected"),
         ("position", {"iteration": 12, "training_seconds": "fast"}, "manifest: position.training_seconds: expected"),

@@ -1,6 +1,7 @@
 """The training loop on a problem small enough to check by hand: clocks, grid of evaluations, early end."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -198,9 +199,7 @@ def test_the_grid_of_iterations_is_a_function_of_the_iteration_alone():
     wanted = GRID[1:]
     for iteration in range(80):
         assert budget.next_iteration(iteration) == next(mark for mark in wanted if mark > iteration)
-    assert all(
-        later <= max(1.5 * earlier, earlier + 1) for earlier, later in zip(wanted, wanted[1:], strict=False)
-    )
+    assert all(later <= max(1.5 * earlier, earlier + 1) for earlier, later in pairwise(wanted))
     assert Budget(iterations=10).next_iteration(9) == 10
 
 
@@ -536,7 +535,7 @@ class _WithMetric(Countdown):
 def test_steps_are_logged_all_at_first_and_then_ever_fewer():
     logged = [iteration for iteration in range(1, 10_001) if loop.on_grid(iteration)]
     assert logged[:20] == list(range(1, 21))
-    assert all(later <= 1.06 * earlier + 1 for earlier, later in zip(logged, logged[1:], strict=False))
+    assert all(later <= 1.06 * earlier + 1 for earlier, later in pairwise(logged))
     assert len(logged) < 200
 
 

@@ -131,10 +131,17 @@ class Notes:
         self.told.append(sentence)
 
 
+COMPILED = {}
+"""Methods compiled for the usual problem and settings: for all runs that do not ask for their own."""
+USUAL = problem()
+
+
 def run(directory, methods=(SGD, NGD), seeds=(0,), display=None, resume=False, settings=None, **changes):
     """Return a run, of which nothing has begun."""
     chosen = Settings() if settings is None else settings
-    subject = changes.pop("problem", None) or problem()
+    subject = changes.pop("problem", None) or USUAL
+    if settings is None and subject is USUAL:
+        changes = {"_trainers": COMPILED, **changes}
     return Run(
         "sums", "small", chosen, subject, METHODS, tuple(methods), tuple(seeds), directory, display or Notes(),
         resume, **changes,
