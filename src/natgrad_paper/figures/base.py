@@ -10,7 +10,7 @@ from pydantic import create_model
 from natgrad_paper.report.story import Story
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.runner import Run, in_turn
-from natgrad_paper.training.settings import Preset, Section, presets
+from natgrad_paper.training.settings import Preset, Section, build, merged, presets, stated
 
 
 @dataclass(frozen=True)
@@ -54,3 +54,10 @@ def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section
         if method.settings is not None:
             sections.setdefault(method.section or method.name, (method.settings, method.settings()))
     return create_model(own.__name__, __base__=own, __module__=own.__module__, __doc__=own.__doc__, **sections)
+
+
+def papers_settings(kind: type[Section], presets_file: Path, **otherwise: Any) -> dict[str, Any]:
+    """Return the settings of the preset `paper` as plain tables, with what even that preset changes put back."""
+    preset = presets(presets_file)["paper"]
+    settings = build(kind, merged(kind, stated(kind()), preset.changes), preset.where)
+    return merged(kind, stated(settings), otherwise)
