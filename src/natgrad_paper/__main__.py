@@ -16,7 +16,7 @@ def main() -> None:
             file=sys.stderr,
         )  # fmt: skip
         raise SystemExit(1)
-    from natgrad_paper.cli import main as command
+    from natgrad_paper.cli.command import app as command
 
     command()
 
