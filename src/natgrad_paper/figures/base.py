@@ -53,7 +53,9 @@ def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section
     for method in methods:
         if method.settings is not None:
             sections.setdefault(method.section or method.name, (method.settings, method.settings()))
-    return create_model(own.__name__, __base__=own, __module__=own.__module__, __doc__=own.__doc__, **sections)
+    return create_model(
+        own.__name__, __base__=own, __module__=own.__module__, __doc__=own.__doc__, **sections
+    )
 
 
 def papers_settings(kind: type[Section], presets_file: Path, **otherwise: Any) -> dict[str, Any]:

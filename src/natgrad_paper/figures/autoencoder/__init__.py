@@ -27,7 +27,9 @@ EXPERIMENT = Experiment(
     story=Story(
         TITLE,
         groups=GROUPS,
-        departures=("The paper has no such experiment; its methods have the constants of Curves, not tuned here.",),
+        departures=(
+            "The paper has no such experiment; its methods have the constants of Curves, not tuned here.",
+        ),
     ),
     presets_file=PRESETS,
 )

@@ -15,7 +15,7 @@ from natgrad_paper.data.images import Images
 from natgrad_paper.figures.curves.methods import Damping, Solver
 from natgrad_paper.training.models import Autoencoder, Layers
 from natgrad_paper.training.problem import Budget, Problem
-from natgrad_paper.training.settings import Seed, Section, Size, unfit
+from natgrad_paper.training.settings import Section, Seed, Size, unfit
 
 PIXELS = 784
 Units = Annotated[int, Field(ge=1, le=10_000)]

@@ -16,7 +16,7 @@ from natgrad_paper.figures.curves.methods import Damping, Solver
 from natgrad_paper.figures.unlabelled.step_kl import StepKL
 from natgrad_paper.training.models import ConvNet, Layers
 from natgrad_paper.training.problem import Budget, Errors, Problem
-from natgrad_paper.training.settings import Count, Seed, Section, Size, unfit
+from natgrad_paper.training.settings import Count, Section, Seed, Size, unfit
 
 GROUP = 1000
 """Faces normalised at a time."""
