@@ -1,6 +1,6 @@
-"""The methods of figure 3, each beside its constants: a new method is one entry of `METHODS` and one `Section`.
+"""The methods of figure 3, each beside its constants: a new method is one entry of `METHODS`, and a `Section` if it has any.
 
-A section's defaults are the constants of the preset `small`; presets and `--set` change them by the section's name.
+The defaults of a section are the constants of the preset `small`; presets and `--set` change them by its name.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,10 @@ from natgrad_paper.training.batches import Batches, FirstOf, FullBatch, Growing,
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.settings import Count, Decay, NonNegative, Positive, Section, Size, unfit
 
+Build = Callable[[Problem, Any], Any]
 NATURAL = ("solver", "damping")
 """Sections that all natural methods share."""
-Build = Callable[[Problem, Any], ng.Optimizer]
+DIAGONAL = ng.DiagonalFisher(blocks=20)
 
 
 class Solver(Section):
@@ -54,11 +55,6 @@ class Sgd(Section):
     """Most steps in one call of the compiled loop, so that Python's overhead is not charged to short steps."""
 
 
-def sgd(problem: Problem, settings: Any) -> ng.Optimizer:
-    """Return plain stochastic gradient descent."""
-    return ng.sgd(problem.model, problem.likelihood, learning_rate=settings.sgd.rate)
-
-
 class Ngd(Section):
     """Natural gradient on minibatches."""
 
@@ -71,35 +67,32 @@ class Ngd(Section):
     """Solver iterations at most."""
 
 
-def ngd(problem: Problem, settings: Any) -> ng.Optimizer:
-    """Return natural gradient with a fixed rate."""
-    return ng.natural_gradient(
-        problem.model,
-        problem.likelihood,
-        learning_rate=settings.ngd.rate,
-        solver=settings.solver.limited(settings.ngd.maxiter),
-        damping=settings.damping.rule,
-    )
+def ngd(**parts: Any) -> Build:
+    """Return a builder of natural gradient on minibatches: with these parts, and a fixed rate unless they search."""
+
+    def build(problem: Problem, own: Any) -> ng.Optimizer:
+        rate = {} if "search" in parts else {"learning_rate": own.ngd.rate}
+        given = {"solver": own.solver.limited(own.ngd.maxiter), "damping": own.damping.rule, **rate, **parts}
+        return ng.natural_gradient(problem.model, problem.likelihood, **given)
+
+    return build
 
 
-def ngd_searched(problem: Problem, settings: Any) -> ng.Optimizer:
-    """Return natural gradient on minibatches with a line search, on whatever cases the method searches."""
-    return replace(ngd(problem, settings), search=ng.LineSearch())
-
-
-def ngd_diagonal(problem: Problem, settings: Any) -> ng.Optimizer:
-    """Return natural gradient with the diagonal of the metric, the control the paper argues against."""
-    return replace(ngd(problem, settings), metric=ng.DiagonalFisher(blocks=20))
-
-
-def apart(settings: Any) -> Batches:
+def apart(own: Any) -> Batches:
     """Return gradient and metric on different minibatches."""
-    return Batches(Minibatch(settings.ngd.batch), Others(settings.ngd.metric_batch))
+    return Batches(Minibatch(own.ngd.batch), Others(own.ngd.metric_batch))
 
 
-def together(settings: Any) -> Batches:
+def together(own: Any) -> Batches:
     """Return gradient and metric on the same minibatch."""
-    return Batches(Minibatch(settings.ngd.batch))
+    return Batches(Minibatch(own.ngd.batch))
+
+
+def on_minibatches(
+    name: str, label: str, color: str, build: Build, batches: Callable[[Any], Batches], about: str
+) -> Method:
+    """Return a method with the constants of natural gradient on minibatches."""
+    return Method(name, label, color, build, batches, Ngd, "ngd", NATURAL, about=about)
 
 
 class Full(Section):
@@ -110,53 +103,49 @@ class Full(Section):
     preconditioner: Literal["none", "kronecker"] = "none"
     """Of the solver; the paper has none. With Kronecker factors 50 iterations stand for its 250."""
 
-    @property
-    def part(self) -> ng.Identity | ng.Kronecker:
-        """The preconditioner."""
-        return ng.Identity() if self.preconditioner == "none" else ng.Kronecker()
+
+def natural(own: Any) -> ng.Natural:
+    """Return the natural gradient in batch mode."""
+    part = ng.Identity() if own.full.preconditioner == "none" else ng.Kronecker()
+    return ng.Natural(own.solver.limited(own.full.maxiter), part)
 
 
-def ngd_l(problem: Problem, settings: Any) -> ng.Optimizer:
+def searched(problem: Problem, own: Any) -> ng.Optimizer:
     """Return natural gradient with a line search."""
+    given = {"solver": natural(own).solver, "preconditioner": natural(own).preconditioner}
     return ng.natural_gradient(
-        problem.model,
-        problem.likelihood,
-        search=ng.LineSearch(),
-        solver=settings.solver.limited(settings.full.maxiter),
-        preconditioner=settings.full.part,
-        damping=settings.damping.rule,
+        problem.model, problem.likelihood, search=ng.LineSearch(), damping=own.damping.rule, **given
     )
 
 
 def conjugate(**parts: Any) -> Build:
     """Return a builder of natural conjugate gradient in batch mode, with these parts."""
 
-    def build(problem: Problem, settings: Any) -> ng.Optimizer:
-        solver = settings.solver.limited(settings.full.maxiter)
-        return ng.natural_conjugate_gradient(
-            problem.model,
-            problem.likelihood,
-            direction=ng.Natural(solver, settings.full.part),
-            damping=settings.damping.rule,
-            **parts,
-        )
+    def build(problem: Problem, own: Any) -> ng.Optimizer:
+        given = {"direction": natural(own), "damping": own.damping.rule, **parts}
+        return ng.natural_conjugate_gradient(problem.model, problem.likelihood, **given)
 
     return build
 
 
-def everything(settings: Any) -> Batches:
+def everything(own: Any) -> Batches:
     """Return all cases in every step."""
     return Batches(FullBatch())
 
 
-def ncg_q(problem: Problem, settings: Any) -> ng.Optimizer:
+def in_batch_mode(
+    name: str, label: str, color: str, build: Build, about: str, on_host: bool = False
+) -> Method:
+    """Return a method with the constants of natural gradient in batch mode."""
+    return Method(name, label, color, build, everything, Full, "full", NATURAL, about=about, on_host=on_host)
+
+
+def ncg_q(problem: Problem, own: Any) -> ng.Optimizer:
     """Return conjugate gradient from the quadratic model; λ by the quadratic ratio; no step that raises the loss."""
+    direction = ng.Preconditioned(ng.Jacobi(blocks=20))
+    damping = ng.LevenbergMarquardt(own.damping.initial)
     return ng.natural_conjugate_gradient(
-        problem.model,
-        problem.likelihood,
-        direction=ng.Preconditioned(ng.Jacobi(blocks=20)),
-        damping=ng.LevenbergMarquardt(settings.damping.initial),
-        reject=0.0,
+        problem.model, problem.likelihood, direction=direction, damping=damping, reject=0.0
     )
 
 
@@ -186,18 +175,17 @@ class Kncg(Section):
         return self
 
 
-def kncg(problem: Problem, settings: Any) -> ng.Averaged:
+def kncg(problem: Problem, own: Any) -> ng.Averaged:
     """Return NCG-Q with the Kronecker preconditioner: λ falls slowly to a floor, parameters are averaged."""
-    own = settings.kncg
-    damping = ng.LevenbergMarquardt(own.damping, bounds=(own.floor, 1e8), lower_by=own.lower_by)
-    return ng.Averaged(ng.fast(problem.model, problem.likelihood, damping=damping), own.average)
+    bounds = own.kncg.floor, 1e8
+    damping = ng.LevenbergMarquardt(own.kncg.damping, bounds=bounds, lower_by=own.kncg.lower_by)
+    return ng.Averaged(ng.fast(problem.model, problem.likelihood, damping=damping), own.kncg.average)
 
 
-def growing(settings: Any) -> Batches:
+def growing(own: Any) -> Batches:
     """Return batches that grow, the metric and ρ on a part of them."""
-    own = settings.kncg
-    part = FirstOf(own.part)
-    return Batches(Growing(own.first, own.batch, own.double), metric=part, ratio=part)
+    rule, part = Growing(own.kncg.first, own.kncg.batch, own.kncg.double), FirstOf(own.kncg.part)
+    return Batches(rule, metric=part, ratio=part)
 
 
 class HessianFree(Section):
@@ -208,14 +196,14 @@ class HessianFree(Section):
     damping: Positive = 45.0
 
 
-def hessian_free(problem: Problem, settings: Any) -> ng.Optimizer:
+def hessian_free(problem: Problem, own: Any) -> ng.Optimizer:
     """Return Martens' Hessian-Free."""
     return ng.hessian_free(
         problem.model,
         problem.likelihood,
-        solver=ng.TruncatedCG(settings.hf.maxiter),
+        solver=ng.TruncatedCG(own.hf.maxiter),
         preconditioner=ng.Diagonal(0.75, blocks=50),
-        damping=ng.LevenbergMarquardt(settings.hf.damping),
+        damping=ng.LevenbergMarquardt(own.hf.damping),
         l2=2e-5,
     )
 
@@ -228,20 +216,17 @@ class Ksd(Section):
     part: Count = 500
 
 
-def krylov(last_step: bool) -> Build:
-    """Return a builder of Krylov Subspace Descent, with or without the last step in its space."""
+def krylov(name: str, label: str, color: str, last_step: bool, about: str) -> Method:
+    """Return Krylov Subspace Descent, with or without the last step in its space."""
 
-    def build(problem: Problem, settings: Any) -> ng.Optimizer:
-        size = settings.ksd.size
-        return ng.krylov_subspace_descent(problem.model, problem.likelihood, size=size, last_step=last_step)
+    def build(problem: Problem, own: Any) -> ng.Optimizer:
+        options = {"size": own.ksd.size, "last_step": last_step}
+        return ng.krylov_subspace_descent(problem.model, problem.likelihood, **options)
 
-    return build
+    def batches(own: Any) -> Batches:
+        return Batches(FullBatch(), metric=Minibatch(own.ksd.part), search=Others(own.ksd.part))
 
-
-def krylov_batches(settings: Any) -> Batches:
-    """Return the gradient on all cases, curvature and search each on a part of them."""
-    part = settings.ksd.part
-    return Batches(FullBatch(), metric=Minibatch(part), search=Others(part))
+    return Method(name, label, color, build, batches, Ksd, "ksd", about=about)
 
 
 class Tonga(Section):
@@ -253,11 +238,10 @@ class Tonga(Section):
     steps_per_call: Size = 20
 
 
-def tonga(problem: Problem, settings: Any) -> ng.Optimizer:
+def tonga(problem: Problem, own: Any) -> ng.Optimizer:
     """Return TONGA."""
-    own = settings.tonga
-    damping = ng.Constant(own.damping)
-    return ng.tonga(problem.model, problem.likelihood, learning_rate=own.rate, damping=damping)
+    damping = ng.Constant(own.tonga.damping)
+    return ng.tonga(problem.model, problem.likelihood, learning_rate=own.tonga.rate, damping=damping)
 
 
 class Nesterov(Section):
@@ -284,58 +268,48 @@ class Lbfgs(Section):
     memory: Size = 10
 
 
-KNCG = Method(
-    "kncg", "KNCG", "#D55E00", kncg, growing, settings=Kncg,
-    about="growing minibatches, Kronecker preconditioner, coefficients from the quadratic model, averaged",
-)  # fmt: skip
-NESTEROV = Method(
-    "nesterov", "Nesterov momentum", "#332288",
-    lambda problem, own: baselines.nesterov(problem, own.nesterov.rate, own.nesterov.momentum),
-    lambda own: Batches(Minibatch(own.nesterov.batch)), settings=Nesterov,
-    steps_per_call=lambda own: own.nesterov.steps_per_call, about="minibatches, rate and batch tuned (optax)",
-)  # fmt: skip
-ADAM = Method(
-    "adam", "Adam", "#117733", lambda problem, own: baselines.adam(problem, own.adam.rate),
-    lambda own: Batches(Minibatch(own.adam.batch)), settings=Adam,
-    steps_per_call=lambda own: own.adam.steps_per_call, about="minibatches, rate and batch tuned (optax)",
-)  # fmt: skip
-LBFGS = Method(
-    "lbfgs", "L-BFGS", "#7F7F7F", lambda problem, own: baselines.lbfgs(problem, own.lbfgs.memory), everything,
-    settings=Lbfgs, about="all cases in every step, zoom line search (optax)",
-)  # fmt: skip
-
-
-def on_minibatches(
-    name: str, label: str, color: str, build: Build, batches: Callable[[Any], Batches], about: str
+def first_order(
+    name: str, label: str, color: str, build: Build, settings: type[Section], about: str
 ) -> Method:
-    """Return a method with the constants of natural gradient on minibatches."""
-    return Method(name, label, color, build, batches, settings=Ngd, section="ngd", reads=NATURAL, about=about)
-
-
-def in_batch_mode(
-    name: str, label: str, color: str, build: Build, about: str, on_host: bool = False
-) -> Method:
-    """Return a method with the constants of natural gradient in batch mode."""
+    """Return a method of short steps on minibatches; its section has `batch` and `steps_per_call`."""
     return Method(
-        name, label, color, build, everything, settings=Full, section="full", reads=NATURAL, about=about,
-        on_host=on_host,
+        name, label, color, build, lambda own: Batches(Minibatch(getattr(own, name).batch)), settings,
+        steps_per_call=lambda own: getattr(own, name).steps_per_call, about=about,
     )  # fmt: skip
 
 
+KNCG = Method(
+    "kncg", "KNCG", "#D55E00", kncg, growing, Kncg,
+    about="growing minibatches, Kronecker preconditioner, coefficients from the quadratic model, averaged",
+)  # fmt: skip
+NESTEROV = first_order(
+    "nesterov", "Nesterov momentum", "#332288",
+    lambda problem, own: baselines.nesterov(problem, own.nesterov.rate, own.nesterov.momentum), Nesterov,
+    "minibatches, rate and batch tuned (optax)",
+)  # fmt: skip
+ADAM = first_order(
+    "adam", "Adam", "#117733", lambda problem, own: baselines.adam(problem, own.adam.rate), Adam,
+    "minibatches, rate and batch tuned (optax)",
+)  # fmt: skip
+LBFGS = Method(
+    "lbfgs", "L-BFGS", "#7F7F7F", lambda problem, own: baselines.lbfgs(problem, own.lbfgs.memory), everything, Lbfgs,
+    about="all cases in every step, zoom line search (optax)",
+)  # fmt: skip
 # Colours of Okabe and Ito, and of Tol: told apart by colour-blind readers too. The paper's methods first.
 METHODS = (
-    Method(
-        "sgd", "SGD", "#000000", sgd, lambda own: Batches(Minibatch(own.sgd.batch)), settings=Sgd,
-        steps_per_call=lambda own: own.sgd.steps_per_call, about="minibatches, constant rate, no momentum",
+    first_order(
+        "sgd", "SGD", "#000000",
+        lambda problem, own: ng.sgd(problem.model, problem.likelihood, learning_rate=own.sgd.rate), Sgd,
+        "minibatches, constant rate, no momentum",
     ),
     on_minibatches(
-        "ngd", "NGD", "#0072B2", ngd, apart, "gradient and metric on different minibatches, fixed rate"
+        "ngd", "NGD", "#0072B2", ngd(), apart, "gradient and metric on different minibatches, fixed rate"
     ),
     on_minibatches(
-        "ngd-same", "NGD, same batch", "#56B4E9", ngd, together,
+        "ngd-same", "NGD, same batch", "#56B4E9", ngd(), together,
         "the control: gradient and metric on the same minibatch, fixed rate",
     ),
-    in_batch_mode("ngd-l", "NGD-L", "#E69F00", ngd_l, "all cases in every step, line search"),
+    in_batch_mode("ngd-l", "NGD-L", "#E69F00", searched, "all cases in every step, line search"),
     in_batch_mode(
         "ncg-l", "NCG-L", "#009E73", conjugate(), "all cases, natural gradient and last step, searched together"
     ),
@@ -344,52 +318,48 @@ METHODS = (
         "all cases, Polak-Ribière's formula, line search",
     ),
     Method(
-        "ncg-q", "NCG-Q", "#DDCC77", ncg_q, together, settings=Ngd, section="ngd", reads=("damping",),
+        "ncg-q", "NCG-Q", "#DDCC77", ncg_q, together, Ngd, "ngd", ("damping",),
         about="minibatches, diagonal preconditioner, coefficients from the quadratic model",
     ),
     KNCG,
     on_minibatches(
-        "ngd-diag", "NGD, diagonal", "#999999", ngd_diagonal, apart,
+        "ngd-diag", "NGD, diagonal", "#999999", ngd(metric=DIAGONAL), apart,
         "the control: only the diagonal of the metric",
     ),
     Method(
         "hf", "HF", "#8C510A", hessian_free,
-        lambda own: Batches(FullBatch(), metric=Minibatch(own.hf.part), ratio=Minibatch(own.hf.part)),
-        settings=HessianFree, about="Hessian-Free: all cases, curvature on a part of them",
+        lambda own: Batches(FullBatch(), metric=Minibatch(own.hf.part), ratio=Minibatch(own.hf.part)), HessianFree,
+        about="Hessian-Free: all cases, curvature on a part of them",
     ),
-    Method(
-        "ksd", "KSD", "#AA4499", krylov(True), krylov_batches, settings=Ksd,
-        about="Krylov Subspace Descent: gradient on all cases, the rest on parts of them",
+    krylov(
+        "ksd", "KSD", "#AA4499", True,
+        "Krylov Subspace Descent: gradient on all cases, the rest on parts of them",
     ),
-    Method(
-        "ksd-without", "KSD, no last step", "#998EC3", krylov(False), krylov_batches, settings=Ksd, section="ksd",
-        about="the control: KSD whose space lacks the last step",
+    krylov(
+        "ksd-without", "KSD, no last step", "#998EC3", False, "the control: KSD whose space lacks the last step"
     ),
     in_batch_mode(
         "ncg-l-cobyla", "NCG-L, COBYLA", "#66A61E", conjugate(search=ng.Cobyla()),
         "NCG-L with the paper's own search, on the host", on_host=True,
     ),
     in_batch_mode(
-        "ncg-f-diag", "NCG-F, diagonal", "#666666", conjugate(beta=ng.PolakRibiere(), metric=ng.DiagonalFisher(blocks=20)),
+        "ncg-f-diag", "NCG-F, diagonal", "#666666", conjugate(beta=ng.PolakRibiere(), metric=DIAGONAL),
         "the control: Polak-Ribière with only the diagonal of the metric",
     ),
     on_minibatches(
-        "ngd-search-same", "NGD, searched: same", "#A6CEE3", ngd_searched, apart,
+        "ngd-search-same", "NGD, searched: same", "#A6CEE3", ngd(search=ng.LineSearch()), apart,
         "minibatches, line search on the gradient's own",
     ),
     on_minibatches(
-        "ngd-search-fresh", "NGD, searched: fresh", "#1F78B4", ngd_searched,
+        "ngd-search-fresh", "NGD, searched: fresh", "#1F78B4", ngd(search=ng.LineSearch()),
         lambda own: replace(apart(own), search=Others(own.ngd.batch)),
         "minibatches, line search on cases the gradient did not see",
     ),
     on_minibatches(
-        "ngd-search-full", "NGD, searched: all", "#08306B", ngd_searched,
+        "ngd-search-full", "NGD, searched: all", "#08306B", ngd(search=ng.LineSearch()),
         lambda own: replace(apart(own), search=FullBatch()), "minibatches, line search on all cases",
     ),
-    Method(
-        "tonga", "TONGA", "#B2182B", tonga, lambda own: Batches(Minibatch(own.tonga.batch)), settings=Tonga,
-        steps_per_call=lambda own: own.tonga.steps_per_call, about="online covariance of the gradients",
-    ),
+    first_order("tonga", "TONGA", "#B2182B", tonga, Tonga, "online covariance of the gradients"),
     NESTEROV,
     ADAM,
     LBFGS,

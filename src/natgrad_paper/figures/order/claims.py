@@ -1,12 +1,13 @@
 """What the paper claims of figure 2, and the tests that decide it from the logs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from natgrad_paper.figures.order.numbers import Measured, measured
+from natgrad_paper.figures.order import numbers
 from natgrad_paper.report import health
 from natgrad_paper.report.claims import (
     CLAIM_WORDS,
@@ -29,6 +30,8 @@ ORDER = 10.0
 LEARNED = 0.95
 """Where nothing is learned, equal errors mean nothing; guessing is wrong in 98.4% of cases."""
 SMALLEST = LOGARITHMIC.effect()[1]
+Compared = Iterator[tuple[str, Any, Any]]
+"""What is compared, A and B, one number per seed each."""
 
 RULE = (
     (
@@ -46,7 +49,8 @@ RULE = (
     (
         "equal error",
         "the mean validation errors of the two methods’ trainings differ by at most twice the tolerance of the "
-        "matching, and both are below 95%, in every seed; otherwise what is compared at equal error is not decided.",
+        f"matching, and both are below {LEARNED:.0%}, in every seed; otherwise what is compared at equal error is not "
+        "decided.",
     ),
     (
         "void",
@@ -59,35 +63,29 @@ RULE = (
 """The rule in words, for the page: terms and what they mean."""
 
 
-def whole(runs: Runs, method: str) -> dict[int, Measured]:
-    """Return what there is of a method's finished seeds."""
-    return {found.log.seed: found for found in measured(runs, method) if found.whole}
+def tolerance(runs: Runs) -> float:
+    """Return the difference of errors that the matching takes for none."""
+    return float(runs.header["settings"]["match"]["tolerance"])
 
 
-def both(runs: Runs) -> list[tuple[Measured, Measured]]:
-    """Return (NGD, SGD) of each seed that has both, whole."""
-    ngd, sgd = whole(runs, "ngd"), whole(runs, "sgd")
-    return [(ngd[seed], sgd[seed]) for seed in sorted(ngd.keys() & sgd.keys())]
-
-
-def ratio(words: str, pairs: Sequence[tuple[float, float]], factor: float = 1.0) -> Finding:
-    """Return the finding on A below B / factor, from a pair (A, B) per seed; the words show A / B."""
-    logs = np.array([np.log(a / b) for a, b in pairs if a > 0 and b > 0])
-    verdict, shown = verdict_on(logs)
+def below(words: str, a: Any, b: Any, factor: float = 1.0) -> Finding:
+    """Return the finding on A below B / factor, from one number per seed each; the words show A / B."""
+    verdict, shown = verdict_on(logs := np.log(np.asarray(a) / np.asarray(b)))
     return _finding(f"{words}: {shown}", verdict if factor == 1 else verdict_on(logs + np.log(factor))[0])
 
 
 def sound(test: Test) -> Test:
-    """Return the test, void where too many updates of a seed were refused."""
+    """Return the test, void where too many updates of a method and a seed were refused."""
 
     def judged(runs: Runs) -> list[Finding]:
-        for method in runs.methods:
-            for seed, found in whole(runs, method).items():
-                spent = found.spent()
-                if spent["refused"] > health.SHARE * spent["updates"]:
-                    share = f"{spent['refused']:.0f} of {spent['updates']:.0f} updates refused"
-                    return [Finding(f"void: {runs.label(method)}, seed {seed}: {share}", Verdict.VOID)]
-        return absent(runs, "ngd", "sgd") or test(runs)
+        if missing := absent(runs, "ngd", "sgd"):
+            return missing
+        for (method, seed), found in numbers.trainings(runs).merge(numbers.finished(runs)).groupby(numbers.PAIR):
+            refused, made = found["refused"].sum(), found["made"].sum()
+            if refused > health.SHARE * made:
+                words = f"void: {runs.label(method)}, seed {seed}: {refused} of {made:.0f} updates refused"
+                return [Finding(words, Verdict.VOID)]
+        return test(runs)
 
     return judged
 
@@ -95,10 +93,9 @@ def sound(test: Test) -> Test:
 def equal_errors(runs: Runs) -> list[Finding]:
     """Tell whether the two methods are compared at the same validation error."""
     found = []
-    for ngd, sgd in both(runs):
-        a, b = (float(np.mean(each.errors("segment"))) for each in (ngd, sgd))
-        near = abs(a - b) <= 2 * ngd.settings["match"]["tolerance"] and max(a, b) < LEARNED
-        words = f"seed {ngd.log.seed}: mean validation error NGD {a:.2%}, SGD {b:.2%}"
+    for seed, error in numbers.paired(runs, numbers.trainings(runs, "segment"), "error").iterrows():
+        near = abs(error["ngd"] - error["sgd"]) <= 2 * tolerance(runs) and error.max() < LEARNED
+        words = f"seed {seed}: mean validation error NGD {error['ngd']:.2%}, SGD {error['sgd']:.2%}"
         found.append(Finding(words, Verdict.HOLDS if near else Verdict.OPEN))
     return found or absent(runs, "ngd", "sgd") or [Finding("no seed with whole runs of both", Verdict.OPEN)]
 
@@ -107,51 +104,58 @@ def lower(factor: float) -> Test:
     """Return the test that NGD's variance is below SGD's, by a factor."""
 
     def test(runs: Runs) -> list[Finding]:
-        pairs = [(float(ngd.curve().mean()), float(sgd.curve().mean())) for ngd, sgd in both(runs)]
-        found = ratio("variance NGD / SGD", pairs, factor)
+        variance = numbers.paired(runs, numbers.measures(runs, "segment"), "variance")
+        found = below("variance NGD / SGD", variance["ngd"], variance["sgd"], factor)
         equal = together(each.verdict for each in equal_errors(runs)) == Verdict.HOLDS
         return [found if equal else replace(found, verdict=Verdict.OPEN)]
 
     return test
 
 
-def each_method(words: str, pair: Callable[[Measured], list[tuple[str, float, float]]]) -> Test:
-    """Return the test of some A below B within every seed of a method; `pair` returns (what, A, B) of one."""
+def each_method(words: str, compared: Callable[[Runs, str], Compared]) -> Test:
+    """Return the test of some A below B within every method."""
 
     def test(runs: Runs) -> list[Finding]:
-        found = []
-        for method in runs.methods:
-            compared: dict[str, list[tuple[float, float]]] = {}
-            for each in whole(runs, method).values():
-                for what, a, b in pair(each):
-                    compared.setdefault(what, []).append((a, b))
-            found += [ratio(f"{runs.label(method)}, {what}", pairs) for what, pairs in compared.items()]
+        found = [
+            below(f"{runs.label(method)}, {what}", a, b)
+            for method in runs.methods
+            for what, a, b in compared(runs, method)
+        ]
         return found or [Finding(f"no whole runs with {words}", Verdict.OPEN)]
 
     return test
 
 
-def later_and_first(found: Measured) -> list[tuple[str, float, float]]:
-    """Return the mean variance of the later segments and the variance of the first."""
-    first, *later = found.curve()
-    return [("later segments / first segment", float(np.mean(later)), float(first))] if later else []
+def later_and_first(runs: Runs, method: str) -> Compared:
+    """Yield the mean variance of the later segments and the variance of the first."""
+    table = numbers.along(runs, method, "segment", "segment")
+    if table.shape[1] > 1:
+        yield "later segments / first segment", table.iloc[:, 1:].mean(axis=1), table.iloc[:, 0]
 
 
-def slower_and_faster(found: Measured) -> list[tuple[str, float, float]]:
-    """Return the variances at each rate and the next faster one."""
-    steps = pairwise(found.limit())
-    return [(f"variance at {slow:g} / at {fast:g} of the rate", a, b) for (fast, b), (slow, a) in steps]
+def slower_and_faster(runs: Runs, method: str) -> Compared:
+    """Yield the variances at each rate and the next faster one."""
+    for (fast, b), (slow, a) in pairwise(limit(runs, method).items()):
+        yield f"variance at {slow:g} / at {fast:g} of the rate", a, b
+
+
+def limit(runs: Runs, method: str) -> dict[float, Any]:
+    """Return the variances with one segment replaced, by the factor of the rate, the whole rate first."""
+    table = numbers.along(runs, method, "limit", "factor")
+    whole = numbers.along(runs, method, "segment", "segment")
+    segment = runs.header["settings"]["limit"]["segment"]
+    if table.empty or segment not in whole:
+        return {}
+    return {1.0: whole[segment], **{factor: table[factor] for factor in sorted(table, reverse=True)}}
 
 
 def after_drift(runs: Runs) -> list[Finding]:
     """Compare the errors on the equal mix after a drifting one; what the matching leaves open decides nothing."""
-    pairs = both(runs)
-    errors = [[np.mean(each.errors("drift") or [np.nan]) for each in pair] for pair in pairs]
-    ngd, sgd = np.array(errors, float).reshape(-1, 2).T
-    tolerance = pairs[0][0].settings["match"]["tolerance"] if pairs else 0.0
+    error = numbers.paired(runs, numbers.trainings(runs, "drift"), "error")
+    ngd, sgd = error["ngd"].to_numpy(float), error["sgd"].to_numpy(float)
     plain, shown = verdict_on(np.log(ngd / sgd))
-    better, _ = verdict_on(np.log((ngd + tolerance) / sgd))
-    worse, _ = verdict_on(np.log((ngd - tolerance) / sgd))
+    better, _ = verdict_on(np.log((ngd + tolerance(runs)) / sgd))
+    worse, _ = verdict_on(np.log((ngd - tolerance(runs)) / sgd))
     unclear = plain if plain is Verdict.EQUAL else Verdict.OPEN
     clear = better if better is Verdict.HOLDS else worse if worse is Verdict.FAILS else unclear
     return [_finding(f"validation error after the drift, NGD / SGD: {shown}", clear)]

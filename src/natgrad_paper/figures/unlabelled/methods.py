@@ -28,12 +28,12 @@ class Ngd(Section):
 
 def ngd(problem: Problem, settings: Any) -> ng.Optimizer:
     """Return natural gradient with a fixed rate."""
-    return replace(methods.ngd(problem, settings), microbatch=settings.ngd.microbatch)
+    return replace(methods.ngd()(problem, settings), microbatch=settings.ngd.microbatch)
 
 
 def condition(name: str, label: str, color: str, batches: Callable[[Any], Batches], about: str) -> Method:
     """Return a condition."""
-    return Method(name, label, color, ngd, batches, settings=Ngd, section="ngd", reads=NATURAL, about=about)
+    return Method(name, label, color, ngd, batches, Ngd, "ngd", NATURAL, about=about)
 
 
 # The colours of the paper's figure: green, blue, red; told apart by colour-blind readers too.
