@@ -1,13 +1,11 @@
-"""Claims, judged from runs: what is claimed, by which rule it is judged, and what was measured.
+"""Claims, judged from runs: what is claimed, what was measured, and what follows by one rule.
 
-Most claims are orderings, and all orderings are judged by one `rule`. A claim holds when all its
-findings hold and does not hold when one of them does not; `together` has the rest.
+The rule stands in words on the page, in `page.html.j2`: `verdict_on` is it for orderings, `together` for claims.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -15,71 +13,12 @@ from scipy import stats
 from natgrad_paper.report import health
 from natgrad_paper.report.curves import common, errors_at, pairs
 from natgrad_paper.report.load import CHOOSING, Runs
-from natgrad_paper.report.views import LOGARITHMIC, RECONSTRUCTION, Measure, Panel, Scale, View
+from natgrad_paper.report.views import LOGARITHMIC, RECONSTRUCTION, Measure, Panel, Scale
 from natgrad_paper.training.log import RunLog
 
 SEEDS, CONFIDENCE = 3, 0.95
 """An ordering is judged from so many seeds on, by Student's interval of this confidence."""
 INTERVAL = f"Student’s {CONFIDENCE:.0%} interval"
-PLACES = {
-    "training_seconds": "at equal training time (the shortest that runs of either have)",
-    "iteration": "at equal iterations (the most that all of them reached)",
-    "cpu_seconds": "at equal processor time (the shortest that runs of either have)",
-}
-COMPARED = {"log": "log(error of A / error of B)", "linear": "error of A − error of B"}
-VOID_WORDS = (
-    f"if more than {health.SHARE:.0%} of the steps of a run were refused, if λ was at its upper bound in more than "
-    f"{health.SHARE:.0%} of its logged steps, if a run was given up because its steps led nowhere, or if neither "
-    f"method’s error, by its mean over seeds, is below {health.LEFT:g} of the best constant answer’s."
-)
-CLAIM_WORDS = (
-    "holds if all its comparisons hold, and does not hold if one of them does not. Otherwise it is the first of “no "
-    "difference”, “void”, “not run” and “not decided” that one of them is."
-)
-SURE_WORDS = (
-    "Were there no difference, a single comparison would come out as “holds” in at most 25 of 1000 cases, and as “does "
-    "not hold” in as many. A claim with several comparisons fails by chance more often than one with a single one."
-)
-SEED_WORDS = f"Seeds from {CHOOSING} on are for choosing settings, and are never judged."
-
-
-def rule(view: View) -> tuple[tuple[str, str], ...]:
-    """Return the rule in words, for the page: terms and what they mean."""
-    places = " and ".join(words for axis, words in PLACES.items() if axis in view.axes)
-    measures = list(dict.fromkeys(panel.measure for panel in view.panels))
-    scales = list(dict.fromkeys(measure.scale for measure in measures))
-    compared = " or ".join(
-        COMPARED[scale.name]
-        + f" ({', '.join(each.name for each in measures if each.scale == scale)})" * (len(scales) > 1)
-        for scale in scales
-    )
-    smallest = " or ".join(scale.effect()[1] for scale in scales) + " (where a claim does not say otherwise)"
-    return (
-        (
-            "A below B",
-            f"compares the errors of the two methods’ runs from the same seed, {places}. Between evaluations near "
-            "each other errors are interpolated as the figure draws them; between others they are not measured.",
-        ),
-        (
-            "holds",
-            f"if {INTERVAL} of the mean over seeds of {compared} lies below zero, and the mean by {smallest}.",
-        ),
-        ("does not hold", "if interval and mean lie above zero, by as much."),
-        (
-            "no difference",
-            "if the interval lies within that much of zero, and the logs state the best constant answer’s error.",
-        ),
-        ("not decided", f"otherwise, and with fewer than {SEEDS} seeds."),
-        ("void", VOID_WORDS),
-        ("not run", "if the logs have no runs of a method."),
-        ("a claim", CLAIM_WORDS),
-        (
-            "which runs",
-            "An error that is not finite counts as that of the untrained network. Runs cut short from outside are "
-            f"left out. {SEED_WORDS}",
-        ),
-        ("how sure", SURE_WORDS),
-    )
 
 
 class Verdict(StrEnum):
@@ -170,39 +109,31 @@ def lede(verdicts: Sequence[Verdict]) -> str:
     return f"On this evidence {hold} of {len(verdicts)} claims hold{'s' * (hold == 1)}, {', '.join(parts)}."
 
 
-class Interval(NamedTuple):
-    """The mean of differences, one per seed, and Student's interval of it."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def interval(differences: np.ndarray) -> Interval:
-    """Return mean and interval of at least two differences."""
+def interval(differences: np.ndarray) -> tuple[float, float, float]:
+    """Return the mean of differences, one per seed, and the ends of Student's interval of it."""
     mean = float(np.mean(differences))
     error = float(np.std(differences, ddof=1)) / float(np.sqrt(len(differences)))
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1)) * error
-    return Interval(mean, mean - half, mean + half)
+    return mean, mean - half, mean + half
 
 
 def verdict_on(
     differences: np.ndarray, scale: Scale = LOGARITHMIC, smallest: float | None = None
 ) -> tuple[Verdict, str]:
-    """Judge by the `rule` whether differences on a scale, one per seed, are below zero; also say so in words."""
+    """Judge by the rule whether differences on a scale, one per seed, are below zero; also say so in words."""
     if not len(differences):
         return Verdict.OPEN, "nothing to compare"
     if len(differences) < SEEDS:
         seeds = "1 seed" if len(differences) == 1 else f"{len(differences)} seeds"
         return Verdict.OPEN, f"{scale.compared(float(np.mean(differences)))} ({seeds}, too few)"
-    found, (least, beyond) = interval(differences), scale.effect(smallest)
-    mean, low, high = (scale.compared(each) for each in found)
-    words = f"{mean} ({low} to {high}, {len(differences)} seeds)"
-    if max(-found.low, found.high) <= least:
+    (mean, low, high), (least, beyond) = interval(differences), scale.effect(smallest)
+    shown = [scale.compared(each) for each in (mean, low, high)]
+    words = f"{shown[0]} ({shown[1]} to {shown[2]}, {len(differences)} seeds)"
+    if max(-low, high) <= least:
         return Verdict.EQUAL, f"{words}, no difference beyond {beyond}"
-    if found.high <= 0 and found.mean <= -least:
+    if high <= 0 and mean <= -least:
         return Verdict.HOLDS, words
-    return Verdict.FAILS if found.low >= 0 and found.mean >= least else Verdict.OPEN, words
+    return Verdict.FAILS if low >= 0 and mean >= least else Verdict.OPEN, words
 
 
 def absent(runs: Runs, *names: str) -> list[Finding]:

@@ -15,22 +15,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from natgrad_paper.report import provenance
 from natgrad_paper.report.claims import SEEDS, interval
 from natgrad_paper.report.curves import Line, line, pairs
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import AXES, Panel, View
+from natgrad_paper.training.log import Status
 
 INK, SOFT, FAINT = "#222222", "#666666", "#eeeeee"
 STYLE = Path(__file__).with_name("style.mplstyle")
-DASHES: tuple[tuple[str, Any], ...] = (
-    ("solid", "-"),
-    ("dashed", (0, (4.5, 1.6))),
-    ("dotted", (0, (1.2, 1.2))),
-    ("dash-dotted", (0, (6, 1.5, 1.2, 1.5))),
-)
+DASHES = ("solid", "dashed", "dotted", "dashdot")
 """One for each group of methods, the last for all further ones."""
 Titled = Sequence[tuple[str, Sequence[str]]]
 
@@ -40,10 +36,8 @@ class Group:
     """Methods that belong together in a legend, drawn with the same dashes."""
 
     title: str
-    drawn: str
-    """The dashes in a word."""
-    dashes: Any
-    """The dashes as matplotlib takes them."""
+    dashes: str
+    """As matplotlib has them."""
     methods: tuple[str, ...]
 
 
@@ -52,7 +46,7 @@ def grouped(names: Sequence[str], groups: Titled) -> list[Group]:
     placed = {name for _, members in groups for name in members}
     rest = [name for name in names if name not in placed]
     found = [
-        Group(title, *DASHES[min(k, len(DASHES) - 1)], tuple(name for name in names if name in members))
+        Group(title, DASHES[min(k, len(DASHES) - 1)], tuple(name for name in names if name in members))
         for k, (title, members) in enumerate([*groups, ("Further methods" if groups else "Methods", rest)])
     ]
     return [group for group in found if group.methods]
@@ -97,69 +91,69 @@ def draw(runs: Runs, view: View, groups: Titled = ()) -> Figure:
         figure = blank(12, 5.6)
         axes = figure.subplots(1, len(view.panels), sharey=view.shared, squeeze=False)[0]
         for k, (panel, place) in enumerate(zip(view.panels, axes, strict=True)):
-            draw_panel(place, runs, parts, panel)
+            drawn = draw_panel(place, runs, parts, panel)
             if k == 0 or not view.shared:
                 place.set_ylabel(panel.measure.title)
-        label_ends(axes[-1], runs, parts, view.panels[-1])
+        label_ends(axes[-1], runs, drawn)
         title(figure, runs)
         small_print(figure, runs, parts)
     return figure
 
 
-def draw_panel(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel) -> None:
-    """Draw the error of every method along an axis: mean, and the range over seeds."""
+def draw_panel(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel) -> list[tuple[str, str, Line]]:
+    """Draw the error of every method along an axis; return the methods drawn, their dashes and lines."""
     axes.set_xscale("log")
     axes.set_yscale(panel.measure.scale.name)
+    drawn = []
     for group in groups:
         for name in group.methods:
             if (found := line(runs.method(name), panel)) is not None:
-                draw_line(axes, found, runs.color(name), group.dashes, f"line-{panel.name}-{name}")
+                draw_line(
+                    axes,
+                    found,
+                    runs.color(name),
+                    group.dashes,
+                    gid=f"line-{panel.axis}-{panel.measure.field}-{name}",
+                )
+                drawn.append((name, group.dashes, found))
     axes.set_xlabel(AXES.get(panel.axis, panel.axis))
     dress(axes)
+    return drawn
 
 
-def draw_line(axes: Axes, found: Line, color: str, dashes: Any = "-", gid: str = "", **looks: Any) -> None:
+def draw_line(axes: Axes, found: Line, color: str, dashes: str = "solid", **looks: Any) -> None:
     """Draw a mean with the range around it; further looks are matplotlib's."""
     marker = {"marker": "o", "ms": 3} if len(found.x) == 1 else {}
-    axes.plot(found.x, found.mean, color=color, ls=dashes, gid=gid or None, **marker | looks)
+    axes.plot(found.x, found.mean, color=color, ls=dashes, **marker | looks)
     if (found.low < found.high).any():
         axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.14, lw=0)
 
 
-def label_ends(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel, height: float = 0.047) -> None:
+def label_ends(axes: Axes, runs: Runs, drawn: Sequence[tuple[str, str, Line]], height: float = 0.047) -> None:
     """Name the lines right of a panel, each as near its end as the others let it; call it when all is drawn."""
-    ends: list[tuple[float, Any, str, Line]] = []
-    for group in groups:
-        for name in group.methods:
-            if (found := line(runs.method(name), panel)) is not None:
-                place = axes.transData.transform((found.x[-1], found.mean[-1]))
-                ends.append((float(axes.transAxes.inverted().transform(place)[1]), group.dashes, name, found))
-    ends.sort(key=lambda end: end[0])
-    for place, (_, dashes, name, found) in zip(apart([end[0] for end in ends], height), ends, strict=True):
-        looks = {"arrowstyle": "-", "lw": 0.5, "color": SOFT, "alpha": 0.6, "shrinkA": 0, "shrinkB": 1}
-        start = (found.x[-1], found.mean[-1])
-        axes.annotate("", start, (1.035, place), "data", "axes fraction", looks, annotation_clip=False)
-        where = {"transform": axes.transAxes, "clip_on": False}
+    over = axes.transData - axes.transAxes
+    ends = sorted(
+        (float(over.transform((x[-1], y[-1]))[1]), name, dashes) for name, dashes, (x, y, *_) in drawn
+    )
+    tips = {name: (found.x[-1], found.mean[-1]) for name, _, found in drawn}
+    looks = {"arrowstyle": "-", "lw": 0.5, "color": SOFT, "alpha": 0.6, "shrinkA": 0, "shrinkB": 1}
+    where: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+    for place, (_, name, dashes) in zip(apart([end[0] for end in ends], height), ends, strict=True):
+        axes.annotate("", tips[name], (1.035, place), "data", "axes fraction", looks, annotation_clip=False)
         axes.plot([1.04, 1.095], [place, place], color=runs.color(name), ls=dashes, **where)
         axes.text(1.11, place, runs.label(name), va="center", fontsize=8, color=INK, **where)
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
     """Return rising numbers of [0, 1] moved apart to at least a gap, or as far as there is room for."""
-    gap = min(gap, 1 / max(1, len(places) - 1))
-    moved: list[float] = []
-    for place in places:
-        moved.append(max(place, moved[-1] + gap) if moved else max(place, 0.0))
-    ceiling = 1.0
-    for k in reversed(range(len(moved))):
-        moved[k] = min(moved[k], ceiling)
-        ceiling = moved[k] - gap
-    return moved
+    steps = min(gap, 1 / max(1, len(places) - 1)) * np.arange(len(places))
+    moved = np.maximum.accumulate(np.maximum(places, 0.0) - steps) + steps
+    return [float(place) for place in np.minimum(moved, 1 - steps[::-1])]
 
 
 def paired(runs: Runs, compared: Sequence[tuple[str, str]], *panels: Panel) -> Figure:
     """Return the differences of pairs of methods, seed by seed, with their means and intervals, one panel per error."""
-    names = [f"{runs.label(lower)} – {runs.label(upper)}" for lower, upper in compared]
+    names = [f"{runs.label(lower)} against {runs.label(upper)}" for lower, upper in compared]
     with styled():
         figure = blank(5.5 * len(panels) + 2, 1.6 + 0.36 * len(compared))
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -194,7 +188,10 @@ def dress(axes: Axes) -> None:
         axis.set_major_formatter(FuncFormatter(plain))
         axis.set_minor_formatter(NullFormatter())
         # Over less than about two decades one tick per decade says too little.
-        if decades < 2:
+        if decades < 0.5:
+            axis.set_major_locator(MaxNLocator(5))
+            axis.set_minor_locator(NullLocator())
+        elif decades < 2:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades > 0.9 else (1, 1.5, 2, 3, 4, 6)))
         elif name == "y":
             axes.grid(which="minor", axis="y", color=FAINT, lw=0.5)
@@ -219,18 +216,20 @@ def title(figure: Figure, runs: Runs, words: str = "") -> None:
 
 def small_print(figure: Figure, runs: Runs, groups: Sequence[Group] = ()) -> None:
     """Write below a figure what a reader needs to judge and repeat it."""
-    data = runs.header["data"]
-    cut = sum(not (log.complete or log.measures) for log in runs.logs)
-    timed = any(log.evaluations for log in runs.logs)
-    rows = [
-        [f"Data: {data['name']}, sha256 {data['sha256'][:16]}…", f"Preset: {provenance.presets(runs)}"],
-        ["Training time excludes compiling and evaluating."] * timed + provenance.ratios(runs),
-        [provenance.versions(runs), provenance.machines(runs)],
-    ]
-    rows[0].append(provenance.seeds(runs))
-    rows[1] += [f"{cut} of {len(runs.logs)} runs did not finish"] if cut else []
-    rows[2] += ["Lines: " + ", ".join(f"{each.drawn}: {each.title.lower()}" for each in groups)] * (
-        len(groups) > 1
+    data, plural = runs.header["data"], len(groups) > 1
+    cut = sum(log.status not in (Status.FINISHED, Status.EARLY) for log in runs.logs)
+    dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups)
+    rows = (
+        (
+            f"Data: {data['name']}, sha256 {data['sha256'][:16]}…",
+            provenance.seeds(runs),
+            *provenance.ratios(runs),
+        ),
+        (
+            "Training time excludes compiling and evaluating.",
+            f"{cut} of {len(runs.logs)} runs did not finish" * (cut > 0),
+        ),
+        (provenance.versions(runs), provenance.machines(runs), f"Lines: {dashes}" * plural),
     )
-    words = "\n".join("   ".join(row) for row in rows if row)
+    words = "\n".join("   ".join(word for word in row if word) for row in rows)
     figure.supxlabel(words, x=0.01, ha="left", fontsize=7, color=SOFT, linespacing=1.5)

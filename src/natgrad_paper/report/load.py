@@ -15,15 +15,13 @@ Seeds from `CHOOSING` on are for choosing settings: they are left out of everyth
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from natgrad_paper.errors import UserError
-from natgrad_paper.training import log
-from natgrad_paper.training.log import RunLog
+from natgrad_paper.training.log import RunLog, read_all
 
 CHOOSING = 100
 """Seeds from here on are for choosing settings."""
@@ -34,42 +32,55 @@ TABLES = ("runs", "evaluations", "steps", "measures")
 
 @dataclass(frozen=True)
 class Runs:
-    """Logs that belong together, one per method, seed and training."""
+    """Logs that belong together, one per method, seed and training; `Runs.of` makes them."""
 
     logs: tuple[RunLog, ...]
-    left_out: tuple[int, ...] = ()
+    methods: tuple[str, ...]
+    """Names, in the experiment's order."""
+    seeds: tuple[int, ...]
+    left_out: tuple[int, ...]
     """Seeds for choosing settings that ran, too."""
+    judged: bool
+    """Whether claims may rest on these runs: not on seeds that settings were chosen by."""
+    runs: pd.DataFrame
+    """One row per log: what ran, how it ended, and its settings by their dotted names."""
+    evaluations: pd.DataFrame
+    steps: pd.DataFrame
+    measures: pd.DataFrame
 
     @classmethod
     def of(cls, logs: Iterable[RunLog]) -> "Runs":
         """Return the logs as runs, those of the seeds for choosing settings left out. Refuse what does not fit."""
-        found = sorted(
+        every = sorted(
             logs, key=lambda log: (log.header["method"]["order"], log.method, log.seed, log.training)
         )
-        counted = [log for log in found if log.seed < CHOOSING]
-        _check(counted or found)
-        chosen = {log.seed for log in found if log.seed >= CHOOSING}
-        return cls(tuple(counted or found), tuple(sorted(chosen)) if counted else ())
-
-    @property
-    def judged(self) -> bool:
-        """Whether claims may rest on these runs: not on seeds that settings were chosen by."""
-        return all(log.seed < CHOOSING for log in self.logs)
+        counted = [log for log in every if log.seed < CHOOSING]
+        found = counted or every
+        _check(found)
+        records = (
+            _table({**_keys(log), **record} for log in found for record in getattr(log, what))
+            for what in TABLES[1:]
+        )
+        return cls(
+            tuple(found),
+            tuple(dict.fromkeys(log.method for log in found)),
+            tuple(sorted({log.seed for log in found})),
+            tuple(sorted({log.seed for log in every} - {log.seed for log in found})),
+            bool(counted),
+            _table({**_facts(log), **flat(log.header["settings"], "settings.")} for log in found),
+            *records,
+        )
 
     @property
     def header(self) -> dict[str, Any]:
         """The header of the first log."""
         return self.logs[0].header
 
-    @cached_property
-    def methods(self) -> tuple[str, ...]:
-        """The names of the methods, in the experiment's order."""
-        return tuple(dict.fromkeys(log.method for log in self.logs))
-
     @property
-    def seeds(self) -> tuple[int, ...]:
-        """All seeds."""
-        return tuple(sorted({log.seed for log in self.logs}))
+    def last(self) -> pd.DataFrame:
+        """The last evaluation of each log."""
+        found: pd.DataFrame = self.evaluations.groupby(KEYS, sort=False).tail(1)
+        return found
 
     def method(self, name: str, training: str = "") -> tuple[RunLog, ...]:
         """Return the logs of a method, one per seed; of its only training, or of the one of that name."""
@@ -88,33 +99,10 @@ class Runs:
         found = next((str(log.header["method"]["color"]) for log in self.trainings(name)), "")
         return found.lower() if re.fullmatch(r"#[0-9a-fA-F]{6}", found) else "#808080"
 
-    @cached_property
-    def runs(self) -> pd.DataFrame:
-        """One row per log: what ran, how it ended, and its settings by their dotted names."""
-        return _table({**_facts(log), **flat(log.header["settings"], "settings.")} for log in self.logs)
-
-    @cached_property
-    def evaluations(self) -> pd.DataFrame:
-        """One row per evaluation."""
-        return self._records("evaluations")
-
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """One row per logged step."""
-        return self._records("steps")
-
-    @cached_property
-    def measures(self) -> pd.DataFrame:
-        """One row per measure."""
-        return self._records("measures")
-
-    def _records(self, what: str) -> pd.DataFrame:
-        return _table({**_keys(log), **record} for log in self.logs for record in getattr(log, what))
-
 
 def read(directory: Path) -> Runs:
     """Return the runs whose logs are below a directory."""
-    return Runs.of(log.read_all(directory))
+    return Runs.of(read_all(directory))
 
 
 def table(directory: Path, what: str) -> pd.DataFrame:
@@ -126,13 +114,10 @@ def table(directory: Path, what: str) -> pd.DataFrame:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the fields of nested tables by their dotted names, without those that are not set."""
+    """Return the fields of nested tables by their dotted names; None where one is not set."""
     found: dict[str, Any] = {}
     for name, value in table.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            found[prefix + name] = value
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return found
 
 
@@ -169,7 +154,7 @@ def _facts(log: RunLog) -> dict[str, Any]:
     named = {name: head["method"][name] for name in ("label", "color", "order")}
     ended = {"status": log.status and str(log.status), "reason": log.reason, "complete": log.complete}
     plain = {name: head.get(name) for name in ("experiment", "preset", "started", "cores", "platform")}
-    return {**_keys(log), **named, **ended, **plain, **flat({"commit": head.get("commit")}), **facts}
+    return {**_keys(log), **named, **ended, **plain, **flat({"commit": head.get("commit") or {}}), **facts}
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:

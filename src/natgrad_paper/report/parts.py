@@ -20,23 +20,6 @@ class Words:
 
     kind: ClassVar = "words"
     text: str
-    small: bool = False
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Terms, and beside each what it means."""
-
-    kind: ClassVar = "terms"
-    rows: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Code:
-    """Text that is shown letter by letter."""
-
-    kind: ClassVar = "code"
-    text: str
 
 
 @dataclass(frozen=True)
@@ -87,11 +70,9 @@ class Table:
     caption: str = ""
     numbers: bool = False
     """Whether its cells are numbers, which stand right."""
-    folded: str = ""
-    """Words to click on, where the table is folded away behind them."""
 
 
-Content = Words | Terms | Code | Picture | Table
+Content = Words | Picture | Table
 
 
 @dataclass(frozen=True)

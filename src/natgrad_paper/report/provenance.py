@@ -107,7 +107,7 @@ def command(runs: Runs, known: Mapping[str, Mapping[str, Any]], option: str = "-
     words += ["--seeds", ",".join(map(str, runs.seeds)) + ("," if len(runs.seeds) == 1 else "")]
     if file := runs.header["data"].get("file"):
         words += [option, str(file)]
-    usual = {field: written(value) for field, value in _fields(known.get(preset, {})).items()}
+    usual = {field: written(value) for field, value in flat(known.get(preset, {})).items()}
     for field, values in _stated(runs).items():
         if field in usual and len(values) == 1 and (value := next(iter(values))) != usual[field]:
             words += ["--set", f"{field}={value}"]
@@ -124,7 +124,8 @@ def _stated(runs: Runs) -> dict[str, dict[str, dict[str, None]]]:
     found: dict[str, dict[str, dict[str, None]]] = {}
     for log in runs.logs:
         for field, value in flat(log.header["settings"]).items():
-            found.setdefault(field, {}).setdefault(written(value), {})[log.method] = None
+            if value is not None:
+                found.setdefault(field, {}).setdefault(written(value), {})[log.method] = None
     return found
 
 
@@ -132,14 +133,6 @@ def _values(values: Mapping[str, Iterable[str]]) -> str:
     if len(values) == 1:
         return next(iter(values))
     return "; ".join(f"{value} ({', '.join(methods)})" for value, methods in values.items())
-
-
-def _fields(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the fields by their dotted names, those that are not set included."""
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        found |= _fields(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
 
 
 def _different(words: Iterable[Any]) -> list[str]:

@@ -91,11 +91,6 @@ class Panel:
     measure: Measure
     axis: str = "iteration"
 
-    @property
-    def name(self) -> str:
-        """Unlike that of any other panel."""
-        return f"{self.axis}-{self.measure.field}"
-
     def compares(self, lower: str, upper: str) -> str:
         """Return what is computed when two methods are compared; the usual error goes without saying."""
         if self.measure.scale.name == "log":
