@@ -9,7 +9,7 @@ from typing import Any
 from natgrad_paper.figures.base import Experiment, papers_settings, settings_with
 from natgrad_paper.figures.order.claims import CLAIMS, RULE
 from natgrad_paper.figures.order.methods import METHODS
-from natgrad_paper.figures.order.panels import VIEW, figure, sections
+from natgrad_paper.figures.order.panels import CAPTION, VIEW, figure, sections
 from natgrad_paper.figures.order.problem import Settings, prepare
 from natgrad_paper.figures.order.protocol import drive
 from natgrad_paper.report.story import Story
@@ -50,6 +50,7 @@ EXPERIMENT = Experiment(
             "The method that learns more is slowed down until both have the same validation error, seed by seed.",
         ),
         figure=figure,
+        caption=CAPTION,
         sections=sections,
         rule=RULE,
     ),

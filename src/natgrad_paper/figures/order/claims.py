@@ -10,10 +10,8 @@ import numpy as np
 from natgrad_paper.figures.order import numbers
 from natgrad_paper.report import health
 from natgrad_paper.report.claims import (
-    CLAIM_WORDS,
     INTERVAL,
     SEEDS,
-    SURE_WORDS,
     Claim,
     Finding,
     Test,
@@ -57,8 +55,6 @@ RULE = (
         f"where more than {health.SHARE:.0%} of the updates of a method and a seed were refused; seeds that were given "
         "up are left out.",
     ),
-    ("a claim", CLAIM_WORDS),
-    ("how sure", SURE_WORDS),
 )
 """The rule in words, for the page: terms and what they mean."""
 
@@ -70,7 +66,9 @@ def tolerance(runs: Runs) -> float:
 
 def below(words: str, a: Any, b: Any, factor: float = 1.0) -> Finding:
     """Return the finding on A below B / factor, from one number per seed each; the words show A / B."""
-    verdict, shown = verdict_on(logs := np.log(np.asarray(a) / np.asarray(b)))
+    ratios = np.asarray(a, float) / np.asarray(b, float)
+    logs = np.log(ratios[np.isfinite(ratios) & (ratios > 0)])
+    verdict, shown = verdict_on(logs)
     return _finding(f"{words}: {shown}", verdict if factor == 1 else verdict_on(logs + np.log(factor))[0])
 
 
@@ -80,7 +78,9 @@ def sound(test: Test) -> Test:
     def judged(runs: Runs) -> list[Finding]:
         if missing := absent(runs, "ngd", "sgd"):
             return missing
-        for (method, seed), found in numbers.trainings(runs).merge(numbers.finished(runs)).groupby(numbers.PAIR):
+        for (method, seed), found in (
+            numbers.trainings(runs).merge(numbers.finished(runs)).groupby(numbers.PAIR)
+        ):
             refused, made = found["refused"].sum(), found["made"].sum()
             if refused > health.SHARE * made:
                 words = f"void: {runs.label(method)}, seed {seed}: {refused} of {made:.0f} updates refused"
@@ -128,25 +128,18 @@ def each_method(words: str, compared: Callable[[Runs, str], Compared]) -> Test:
 
 def later_and_first(runs: Runs, method: str) -> Compared:
     """Yield the mean variance of the later segments and the variance of the first."""
-    table = numbers.along(runs, method, "segment", "segment")
+    table = numbers.along(numbers.measures(runs, "segment").merge(numbers.finished(runs)), method, "segment")
     if table.shape[1] > 1:
         yield "later segments / first segment", table.iloc[:, 1:].mean(axis=1), table.iloc[:, 0]
 
 
 def slower_and_faster(runs: Runs, method: str) -> Compared:
     """Yield the variances at each rate and the next faster one."""
-    for (fast, b), (slow, a) in pairwise(limit(runs, method).items()):
-        yield f"variance at {slow:g} / at {fast:g} of the rate", a, b
-
-
-def limit(runs: Runs, method: str) -> dict[float, Any]:
-    """Return the variances with one segment replaced, by the factor of the rate, the whole rate first."""
-    table = numbers.along(runs, method, "limit", "factor")
-    whole = numbers.along(runs, method, "segment", "segment")
-    segment = runs.header["settings"]["limit"]["segment"]
-    if table.empty or segment not in whole:
-        return {}
-    return {1.0: whole[segment], **{factor: table[factor] for factor in sorted(table, reverse=True)}}
+    seeds = numbers.finished(runs).query("method == @method")["seed"]
+    table = numbers.limit(runs, method)
+    for fast, slow in pairwise(table):
+        whole = table[table.index.isin(seeds)]
+        yield f"variance at {slow:g} / at {fast:g} of the rate", whole[slow], whole[fast]
 
 
 def after_drift(runs: Runs) -> list[Finding]:

@@ -25,31 +25,43 @@ def trainings(runs: Runs, kind: str = "") -> pd.DataFrame:
     `made` counts updates; those that several trainings share count once.
     """
     logs = runs.runs[(runs.runs["training"] != "") & (runs.runs["status"] == "finished")]
-    if logs.empty or runs.evaluations.empty:
-        return pd.DataFrame(columns=[*KEYS, "kind", "rate", "error", "refused", "made", "training_seconds"])
+    if logs.empty:
+        return pd.DataFrame(columns=[*KEYS, "kind", "rate", "error", "refused", "made"])
     names = {name: name.removeprefix("training.") for name in logs if name.startswith("training.")}
-    facts = logs[[*KEYS, *names]].rename(columns=names)
-    ends = runs.evaluations.groupby(KEYS, as_index=False).last()
-    found = facts.merge(ends.rename(columns={"valid_misclassified": "error"})[
-        [*KEYS, "iteration", "refused", "training_seconds", "error"]
-    ])  # fmt: skip
-    shared = found["segment"].where(found["kind"] == "segment", 1).sub(1) if "segment" in found else 0
+    ends = runs.last[[*KEYS, "iteration", "refused", "valid_misclassified"]]
+    found = (
+        logs[[*KEYS, *names]]
+        .rename(columns=names)
+        .merge(ends)
+        .rename(columns={"valid_misclassified": "error"})
+    )
+    shared = found["segment"].where(found["kind"] == "segment", 1) - 1 if "segment" in found else 0
     found["made"] = found["iteration"] - shared * runs.header["settings"]["stream"]["segment"]
     return found[found["kind"] == kind] if kind else found
 
 
-def by_seed(runs: Runs, table: pd.DataFrame, field: str) -> pd.DataFrame:
-    """Return the mean of a field, one row per seed and one column per method, of what is finished."""
-    return table.merge(finished(runs)).pivot_table(field, "seed", "method")
-
-
 def paired(runs: Runs, table: pd.DataFrame, field: str) -> pd.DataFrame:
-    """Return the same for seeds that have both methods, finished."""
-    found = by_seed(runs, table, field)
-    return found.dropna() if {"ngd", "sgd"} <= set(found) else found.iloc[:0].reindex(columns=["ngd", "sgd"])
+    """Return the mean of a field, one row per seed and one column per method, of seeds that have both finished."""
+    found = table.merge(finished(runs)).pivot_table(field, "seed", "method")
+    return found.reindex(columns=["ngd", "sgd"]).dropna()
 
 
-def along(runs: Runs, method: str, kind: str, field: str, value: str = "variance") -> pd.DataFrame:
+def along(table: pd.DataFrame, method: str, field: str, value: str = "variance") -> pd.DataFrame:
     """Return a measure of a method, one row per seed and one column per segment, or per factor of the rate."""
-    table = measures(runs, kind)
-    return table[table["method"] == method].pivot_table(value, "seed", field)
+    return (
+        table[table["method"] == method].pivot_table(value, "seed", field)
+        if field in table
+        else pd.DataFrame()
+    )
+
+
+def limit(runs: Runs, method: str) -> pd.DataFrame:
+    """Return the variances with one segment replaced, one column per factor of the rate, the whole rate first."""
+    slower = along(measures(runs, "limit"), method, "factor")
+    whole = along(measures(runs, "segment"), method, "segment")
+    segment = runs.header["settings"]["limit"]["segment"]
+    if slower.empty or segment not in whole:
+        return pd.DataFrame()
+    return (
+        slower.assign(whole=whole[segment]).rename(columns={"whole": 1.0}).sort_index(axis=1, ascending=False)
+    )

@@ -1,33 +1,29 @@
 """The figure and the sections of figure 2's report: variances, the matching, small rates, the drift."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-from matplotlib.axes import Axes
+import pandas as pd
 from matplotlib.figure import Figure
 
-from natgrad_paper.figures.order.numbers import Measured, measured, unperturbed_error
+from natgrad_paper.figures.order import numbers
 from natgrad_paper.figures.order.protocol import BACKWARDS, FORWARDS, UNPERTURBED
 from natgrad_paper.report.curves import Line
 from natgrad_paper.report.figure import blank, draw_line, dress, small_print, styled, title
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Cell, Part, Picture, Table
-from natgrad_paper.report.views import LINEAR, LOGARITHMIC, Measure, Panel, View
+from natgrad_paper.report.tables import spread
+from natgrad_paper.report.views import LINEAR, Measure, Panel, View
 
-VIEW = View(
-    (
-        Panel(
-            Measure(
-                "valid_misclassified", "validation error", "misclassified examples, %", LINEAR, "%", 100.0
-            )
-        ),
-    ),
-    (),
-    "Variance against the segment that was replaced",
-)
+ERROR = Measure("valid_misclassified", "validation error", "misclassified examples, %", LINEAR, "%", 100.0)
+VIEW = View((Panel(ERROR),), (), "Variance against the segment that was replaced")
 VARIANCE = "variance of the outputs"
-DASHES = {UNPERTURBED: "-", FORWARDS: (0, (4.5, 1.6)), BACKWARDS: (0, (1.2, 1.2))}
 STREAMS = {UNPERTURBED: "equal mix", FORWARDS: "from 0 to z", BACKWARDS: "from z to 0"}
+CAPTION = (
+    "Left: how much the outputs on held-out examples vary over trainings that differ in the examples of one segment. "
+    "Right: the same, divided by its own mean over the segments. Lines: geometric mean over seeds; bands: least to "
+    "largest."
+)
 
 
 def figure(runs: Runs) -> Figure:
@@ -35,83 +31,85 @@ def figure(runs: Runs) -> Figure:
     with styled():
         drawn = blank(12, 5.2)
         panels = drawn.subplots(1, 2)
-        for axes, of, words in zip(
-            panels,
-            (Measured.curve, lambda found: found.curve() / found.curve().mean()),
-            (f"{VARIANCE}\n(mean over examples and classes)", "variance / its mean over segments"),
-            strict=True,
-        ):
-            axes.set_yscale("log")
-            for method in runs.methods:
-                _variances(axes, runs, method, of)
-            axes.set(xlabel="segment that was replaced", ylabel=words)
+        for method in runs.methods:
+            found = numbers.along(numbers.measures(runs, "segment"), method, "segment").dropna()
+            for axes, curves in zip(panels, (found, found.div(found.mean(axis=1), axis=0)), strict=True):
+                if len(curves) and (curves > 0).all(axis=None):
+                    logs = np.log(curves.to_numpy(float))
+                    ends = (np.exp(part) for part in (logs.mean(axis=0), logs.min(axis=0), logs.max(axis=0)))
+                    looks = {"marker": "o", "ms": 3.5, "label": runs.label(method), "gid": f"line-{method}"}
+                    draw_line(axes, Line(curves.columns.to_numpy(float), *ends), runs.color(method), **looks)
+        for axes, words in zip(panels, (VARIANCE, "variance / its mean over segments"), strict=True):
+            axes.set(yscale="log", xlabel="segment that was replaced", ylabel=words)
             dress(axes)
         if panels[0].lines:
-            panels[0].legend(frameon=False)
+            panels[0].legend()
         title(drawn, runs, "Replacing one segment of the stream")
         small_print(drawn, runs)
     return drawn
 
 
-def _variances(axes: Axes, runs: Runs, method: str, of: Callable[[Measured], np.ndarray]) -> None:
-    """Draw a curve of a method: geometric mean over seeds, and their range."""
-    curves = [of(found) for found in measured(runs, method) if len(found.curve())]
-    longest = max(map(len, curves), default=0)
-    curves = [found for found in curves if len(found) == longest and (found > 0).all()]
-    if curves:
-        logs, x = np.log(np.stack(curves)), np.arange(1, longest + 1)
-        line = Line(x, *(np.exp(part) for part in (logs.mean(axis=0), logs.min(axis=0), logs.max(axis=0))))
-        looks = {"marker": "o", "ms": 3.5, "label": runs.label(method)}
-        draw_line(axes, line, runs.color(method), gid=f"line-{method}", **looks)
-        axes.set_xticks(x)
-
-
-def sections(runs: Runs) -> list[Part]:
-    """Return what the report tells beside the figure and the claims."""
-    return [results(runs), matching(runs), *limit(runs), *drift(runs), time(runs)]
+def sections(runs: Runs) -> Iterator[Part]:
+    """Yield what the report tells beside the figure and the claims."""
+    yield results(runs)
+    yield matching(runs)
+    yield from limit(runs)
+    yield from drift(runs)
 
 
 def results(runs: Runs) -> Part:
-    """Return the table of results."""
-    rows = []
+    """Return the table of results, one row per method."""
+    segments, drifts = (numbers.measures(runs, kind) for kind in ("segment", "drift"))
+    matched = numbers.measures(runs, "matched", "name")
+    last = segments["segment"].max() if "segment" in segments else 0
+    columns: dict[str, tuple[pd.DataFrame, str, float]] = {
+        "rate": (matched, "rate", 1),
+        "validation error, %": (numbers.trainings(runs, "segment"), "error", 100),
+        "variance": (segments, "variance", 1),
+        "of logits": (segments, "logit_variance", 1),
+        "first segment": (segments.query("segment == 1") if last else segments, "variance", 1),
+        "last segment": (segments.query("segment == @last") if last else segments, "variance", 1),
+        "error after drift, %": (numbers.trainings(runs, "drift"), "error", 100),
+        "between drifts": (drifts, "variance", 1),
+    }
+    rows: list[list[str | Cell]] = []
     for method in runs.methods:
-        found = [each for each in measured(runs, method) if len(each.curve())]
-        columns = (
-            ([rate for each in found if (rate := each.matched().get("rate"))], ""),
-            ([100 * float(np.mean(errors)) for each in found if (errors := each.errors("segment"))], " %"),
-            ([float(each.curve().mean()) for each in found], ""),
-            ([float(each.curve("logit_variance").mean()) for each in found], ""),
-            ([float(each.curve()[0]) for each in found], ""),
-            ([float(each.curve()[-1]) for each in found], ""),
-            ([100 * float(np.mean(errors)) for each in found if (errors := each.errors("drift"))], " %"),
-            ([record["variance"] for each in found for record in each.measures("drift")], ""),
-        )
-        rows.append([runs.label(method), *(_spread(values, unit) for values, unit in columns)])
-    head = ("method", "rate", "validation error", "variance", "of logits", "first segment", "last segment",
-            "error after drift", "between drifts")  # fmt: skip
+        cells = []
+        for table, field, factor in columns.values():
+            own = table[table["method"] == method] if field in table else table.iloc[:0]
+            means = own.groupby("seed")[field].mean() * factor if len(own) else []
+            cells.append(spread(list(means), len(runs.method(method)), Measure(field, field, field)))
+        rows.append([runs.label(method), *cells])
     caption = (
         "Geometric means over seeds, with least and largest. Rate: the matched one. Validation error: mean over all "
         "trainings with a segment replaced. Variance: of the class probabilities, mean over segments; of logits, with "
         "each example’s mean logit taken away; with the first and the last segment replaced. After drift: validation "
         "error on the equal mix, mean of both directions; between drifts: variance of the outputs between the two."
     )
-    return Part("Variances", "variances", [Table(head, rows, caption, numbers=True)])
+    return Part("Variances", "variances", [Table(["method", *columns], rows, caption, numbers=True)])
 
 
 def matching(runs: Runs) -> Part:
     """Return the rates that were tried, and the validation errors that were reached."""
+    tried, chosen = numbers.trainings(runs, "match"), numbers.measures(runs, "matched", "name")
     rows = []
     for method in runs.methods:
-        for found in measured(runs, method):
-            matched, error = found.matched(), unperturbed_error(found)
+        for log in runs.method(method):
+            own = tried[(tried["method"] == method) & (tried["seed"] == log.seed)]
+            trials = [
+                f"{rate:g}: {error:.2%}"
+                for rate, error in sorted(zip(own["rate"], own["error"], strict=True))
+            ]
+            found = (
+                chosen[(chosen["method"] == method) & (chosen["seed"] == log.seed)] if len(chosen) else chosen
+            )
+            rates = [(f"{each.rate:g}", "yes" if each.reached else "no") for each in found.itertuples()]
             rows.append(
                 [
                     runs.label(method),
-                    str(found.log.seed),
-                    "; ".join(f"{rate:g}: {tried:.2%}" for rate, tried in found.trials()) or "–",
-                    f"{matched['rate']:g}" if matched else "–",
-                    "–" if error is None else f"{error:.2%}",
-                    {True: "yes", False: "no", None: "–"}[matched.get("reached")],
+                    str(log.seed),
+                    "; ".join(trials[::-1]) or "–",
+                    *(rates or [("–", "–")])[0],
                 ]
             )
     caption = (
@@ -119,83 +117,56 @@ def matching(runs: Runs) -> Part:
         "validation error is slowed down until the errors are equal within the tolerance. The validation examples are "
         "not those on which outputs are compared."
     )
-    head = ("method", "seed", "tried, rate: error", "rate", "error", "equal")
+    head = ("method", "seed", "tried, rate: error", "rate", "equal")
     return Part("Matching the rates", "matching", [Table(head, rows, caption)])
 
 
-def limit(runs: Runs) -> list[Part]:
-    """Return the variance against the rate, both logarithmic."""
+def limit(runs: Runs) -> Iterator[Part]:
+    """Yield the variance against the rate, both logarithmic."""
     with styled():
         drawn = blank(5.6, 4.2)
         axes = drawn.subplots()
         for method in runs.methods:
-            tracks = [points for found in measured(runs, method) if (points := found.limit())]
-            for number, points in enumerate(tracks):
+            found = numbers.limit(runs, method)
+            for number, (_, track) in enumerate(found.iterrows()):
                 label = {} if number else {"label": runs.label(method)}
-                axes.plot(*np.array(points).T, color=runs.color(method), marker="o", ms=3.5, lw=1.2, **label)
+                axes.plot(found.columns, track, color=runs.color(method), marker="o", ms=3.5, lw=1.2, **label)
         if not axes.lines:
-            return []
+            return
         axes.set(xscale="log", yscale="log", xlabel="rate, as a part of the matched one", ylabel=VARIANCE)
-        axes.legend(frameon=False)
+        axes.legend()
         dress(axes)
     caption = (
         "Variance of the outputs with one segment replaced, against the rate; one line per method and seed. Where the "
         "outputs depend on the examples linearly, it falls with the square of the rate."
     )
-    return [Part("Smaller rates", "limit", [Picture(drawn, caption, caption)])]
+    yield Part("Smaller rates", "limit", [Picture(drawn, caption)])
 
 
-def drift(runs: Runs) -> list[Part]:
-    """Return the error on the equal mix along drifting and not drifting streams, mean over seeds."""
+def drift(runs: Runs) -> Iterator[Part]:
+    """Yield the error on the equal mix along drifting and not drifting streams, mean over seeds."""
     with styled():
         drawn = blank(5.6, 4.2)
         axes = drawn.subplots()
         for method in runs.methods:
-            for training, dashes in DASHES.items():
-                tracks = [
-                    track for found in measured(runs, method) if len((track := found.trace(training))[0])
-                ]
-                longest = max((len(x) for x, _ in tracks), default=0)
-                alike = [(x, y) for x, y in tracks if len(x) == longest]
-                if alike:
-                    label = f"{runs.label(method)}, {STREAMS[training]}"
-                    mean = 100 * np.mean([y for _, y in alike], axis=0)
-                    axes.plot(alike[0][0], mean, color=runs.color(method), ls=dashes, label=label)
+            for (training, words), dashes in zip(STREAMS.items(), ("solid", "dashed", "dotted"), strict=True):
+                logs = runs.method(method, training)
+                table = pd.DataFrame([
+                    {each["iteration"]: ERROR.of(each) for each in log.evaluations} for log in logs if log.done
+                ])  # fmt: skip
+                if len(table):
+                    looks = {
+                        "color": runs.color(method),
+                        "ls": dashes,
+                        "label": f"{runs.label(method)}, {words}",
+                    }
+                    axes.plot(table.columns, table.mean(), **looks)
         if not axes.lines:
-            return []
+            return
         axes.set(xlabel="updates", ylabel="validation error on the equal mix, %")
-        axes.legend(frameon=False)
+        axes.legend()
     caption = (
         "Validation error on the equal mix, mean over seeds: along the unperturbed stream, and along streams on which "
         "the classes come one after another, at the same rates."
     )
-    return [Part("A drifting mix of classes", "drift", [Picture(drawn, caption, caption)])]
-
-
-def time(runs: Runs) -> Part:
-    """Return where the time went."""
-    rows = []
-    for method in runs.methods:
-        for found in measured(runs, method):
-            spent = found.spent()
-            each = 1000 * spent["training"] / spent["updates"] if spent["updates"] else 0.0
-            numbers = f"{spent['updates']:,.0f}".replace(",", " "), f"{spent['refused']:.0f}"
-            rows.append(
-                [runs.label(method), str(found.log.seed), *numbers, f"{spent['training']:.0f}", f"{each:.3g}"]
-            )
-    caption = (
-        "All trainings of a seed, making the examples included: they are made once and kept while there is room, so "
-        "the method that comes first makes most of them."
-    )
-    head = ("method", "seed", "updates", "refused", "training, s", "ms per update")
-    return Part(
-        "Where the time of all trainings went", "trainings", [Table(head, rows, caption, numbers=True)]
-    )
-
-
-def _spread(values: Sequence[float], unit: str) -> str | Cell:
-    """Return the geometric mean of values, with the least and the largest below."""
-    if not values:
-        return "–"
-    ends = f"{min(values):.3g} – {max(values):.3g}" if len(values) > 1 else ""
-    return Cell(f"{float(LOGARITHMIC.back(np.mean(LOGARITHMIC.to(values)))):.3g}{unit}", ends)
+    yield Part("A drifting mix of classes", "drift", [Picture(drawn, caption)])
