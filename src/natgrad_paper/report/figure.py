@@ -123,7 +123,7 @@ def draw_panel(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel) ->
 
 def draw_line(axes: Axes, found: Line, color: str, dashes: str = "solid", **looks: Any) -> None:
     """Draw a mean with the range around it; further looks are matplotlib's."""
-    marker = {"marker": "o", "ms": 3} if len(found.x) == 1 else {}
+    marker: dict[str, Any] = {"marker": "o", "ms": 3} if len(found.x) == 1 else {}
     axes.plot(found.x, found.mean, color=color, ls=dashes, **marker | looks)
     if (found.low < found.high).any():
         axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.14, lw=0)

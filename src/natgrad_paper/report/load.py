@@ -76,12 +76,6 @@ class Runs:
         """The header of the first log."""
         return self.logs[0].header
 
-    @property
-    def last(self) -> pd.DataFrame:
-        """The last evaluation of each log."""
-        found: pd.DataFrame = self.evaluations.groupby(KEYS, sort=False).tail(1)
-        return found
-
     def method(self, name: str, training: str = "") -> tuple[RunLog, ...]:
         """Return the logs of a method, one per seed; of its only training, or of the one of that name."""
         return tuple(log for log in self.trainings(name) if log.training == training)
