@@ -83,7 +83,9 @@ def preset_file(path: Path) -> Preset:
 def _preset(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()) -> Preset:
     table = tables.get(name)
     if not isinstance(table, dict) or name in seen:
-        raise FieldError(where, "extends", nearest(name, [other for other in tables if other not in seen]), name)
+        raise FieldError(
+            where, "extends", nearest(name, [other for other in tables if other not in seen]), name
+        )
     said = build(_Said, {key: table[key] for key in _Said.model_fields if key in table}, where)
     changes = {key: value for key, value in table.items() if key not in _Said.model_fields}
     if not said.extends:
@@ -100,7 +102,9 @@ def overrides(options: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def merged(kind: type[Section] | None, table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged(
+    kind: type[Section] | None, table: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a table with changes: tables are merged, and of the `rivals` of a kind the changed one stays."""
     rivals = kind.rivals if kind is not None else ()
     away = rivals if any(name in changes for name in rivals) else ()
@@ -139,7 +143,10 @@ class Described(NamedTuple):
 def described(settings: Section, default: Section | None = None, prefix: str = "") -> Iterator[Described]:
     """Yield every field with its meaning, default and value, sections after one another."""
     for name, field in type(settings).model_fields.items():
-        value, usual = getattr(settings, name), getattr(default, name, field.get_default(call_default_factory=True))
+        value, usual = (
+            getattr(settings, name),
+            getattr(default, name, field.get_default(call_default_factory=True)),
+        )
         if isinstance(value, Section):
             yield from described(value, usual if isinstance(usual, Section) else None, f"{prefix}{name}.")
         else:
@@ -196,13 +203,17 @@ def _refuse(kind: type[Section], problem: ValidationError, where: str) -> NoRetu
     location = [str(part) for part in first["loc"]]
     if first["type"] == "unfit":
         context = first["ctx"]
-        raise FieldError(where, ".".join([*location, context["field"]]), context["expected"], context["found"])
+        raise FieldError(
+            where, ".".join([*location, context["field"]]), context["expected"], context["found"]
+        )
     field = ".".join(location)
     if first["type"] == "extra_forbidden":
         owner: type[Section] | None = kind
         for name in location[:-1]:
             owner = _section(owner, name)
-        raise FieldError(where, field, nearest(location[-1], list((owner or kind).model_fields)), "an unknown field")
+        raise FieldError(
+            where, field, nearest(location[-1], list((owner or kind).model_fields)), "an unknown field"
+        )
     expected = first["msg"].removeprefix("Input should be ")
     found = "nothing" if first["type"] == "missing" else first["input"]
     raise FieldError(where, field or "all", "a value" if first["type"] == "missing" else expected, found)
