@@ -104,12 +104,13 @@ def number(value: float) -> str:
 
 
 def time(runs: Runs) -> Table | None:
-    """Return where the time went: seconds of all trainings of a method and a seed, mean over seeds."""
-    last = runs.evaluations.groupby(KEYS, sort=False).tail(1)
+    """Return where the time went, mean over seeds. Named trainings do not count: they may share stretches."""
+    last = runs.evaluations[runs.evaluations["training"] == ""].groupby(KEYS, sort=False).tail(1)
     clocks = [clock for clock in CLOCKS if clock in last]
-    sums = last.groupby(KEYS[:2], sort=False)[["iteration", *clocks]].sum(min_count=1) if clocks else last
     rows = []
-    for name, mean in sums.groupby("method", sort=False).mean().iterrows():
+    for name, mean in (
+        last.groupby("method", sort=False)[["iteration", *clocks]].mean().iterrows() if clocks else ()
+    ):
         steps = f"{mean['iteration']:,.0f}".replace(",", " ")
         each = number(1000 * mean["training_seconds"] / mean["iteration"]) if mean["iteration"] else "–"
         cells = ["–" if pd.isna(mean[clock]) else f"{mean[clock]:.1f}" for clock in clocks]
