@@ -8,7 +8,7 @@ import numpy as np
 
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import Measure, Panel
-from natgrad_paper.training.log import RunLog, Status
+from natgrad_paper.training.log import RunLog
 
 FAR = 1.5
 """Evaluations are far apart where the later is at more than so many times the place of the one before."""
@@ -41,7 +41,7 @@ def line(logs: Sequence[RunLog], panel: Panel) -> Line | None:
         return None
     tracks = [track for _, track in kept]
     low = max(x[0] for x, _ in tracks)
-    high = min([x[-1] for log, (x, _) in kept if not stopped(log)] or [x[-1] for x, _ in tracks])
+    high = min([x[-1] for log, (x, _) in kept if not log.gave_up] or [x[-1] for x, _ in tracks])
     x = np.unique(np.concatenate([x for x, _ in tracks]))
     x = x[(x >= low) & (x <= high)]
     if not len(x):
@@ -51,14 +51,9 @@ def line(logs: Sequence[RunLog], panel: Panel) -> Line | None:
     return Line(x, *(scale.back(part) for part in (ys.mean(axis=0), ys.min(axis=0), ys.max(axis=0))))
 
 
-def stopped(log: RunLog) -> bool:
-    """Whether the training itself went no further, unable to or out of patience: its error stays what it was."""
-    return log.status in (Status.EARLY, Status.GAVE_UP)
-
-
 def reach(log: RunLog, axis: str) -> float:
     """Return how far along an axis the run's error is known."""
-    return math.inf if stopped(log) and log.evaluations else _end(log, axis)
+    return math.inf if log.gave_up and log.evaluations else _end(log, axis)
 
 
 def common(logs: Iterable[RunLog], axis: str) -> float | None:

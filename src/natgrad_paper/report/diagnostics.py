@@ -73,15 +73,17 @@ def draw(runs: Runs, group: Group) -> tuple[Figure, list[Quantity]] | None:
     used = [q for q, found in tracks.items() if any(len(x) for x, _ in found.values())]
     if not used:
         return None
+    names = [name for name in group.methods if any(len(tracks[q][name][0]) for q in used)]
     last = max([2.0, *(log.evaluations[-1]["iteration"] for log in runs.logs if log.evaluations)])
     rows = -(-len(used) // COLUMNS)
     with styled():
         figure = blank(12, 2.5 * rows + 0.4)
         places = figure.subplots(rows, COLUMNS, squeeze=False).flat
-        for place, quantity in zip(places, used, strict=False):
+        for quantity, place in zip(used, places, strict=False):
             place.set_xscale("log")
             place.set_yscale("log" if quantity.log else "linear")
-            for name, (x, y) in tracks[quantity].items():
+            for name in names:
+                x, y = tracks[quantity][name]
                 looks = {"color": runs.color(name), "ls": group.dashes, "marker": "o" if len(x) < 3 else None}
                 place.plot(x, y, lw=1.3, ms=2.5, label=runs.label(name), **looks)
             place.set_xlim(0.9, 1.1 * last)

@@ -22,7 +22,6 @@ from natgrad_paper.report.claims import SEEDS, interval
 from natgrad_paper.report.curves import Line, line, pairs
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import AXES, Panel, View
-from natgrad_paper.training.log import Status
 
 INK, SOFT, FAINT = "#222222", "#666666", "#eeeeee"
 STYLE = Path(__file__).with_name("style.mplstyle")
@@ -96,7 +95,7 @@ def draw(runs: Runs, view: View, groups: Titled = ()) -> Figure:
                 place.set_ylabel(panel.measure.title)
         label_ends(axes[-1], runs, drawn)
         title(figure, runs)
-        small_print(figure, runs, parts)
+        small_print(figure, runs, parts, "training_seconds" in view.axes)
     return figure
 
 
@@ -123,7 +122,7 @@ def draw_panel(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel) ->
 
 def draw_line(axes: Axes, found: Line, color: str, dashes: str = "solid", **looks: Any) -> None:
     """Draw a mean with the range around it; further looks are matplotlib's."""
-    marker = {"marker": "o", "ms": 3} if len(found.x) == 1 else {}
+    marker: dict[str, Any] = {"marker": "o", "ms": 3} if len(found.x) == 1 else {}
     axes.plot(found.x, found.mean, color=color, ls=dashes, **marker | looks)
     if (found.low < found.high).any():
         axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.14, lw=0)
@@ -214,22 +213,15 @@ def title(figure: Figure, runs: Runs, words: str = "") -> None:
     figure.suptitle(words, x=0.01, ha="left", fontsize=12.5, fontweight="bold")
 
 
-def small_print(figure: Figure, runs: Runs, groups: Sequence[Group] = ()) -> None:
+def small_print(figure: Figure, runs: Runs, groups: Sequence[Group] = (), timed: bool = False) -> None:
     """Write below a figure what a reader needs to judge and repeat it."""
-    data, plural = runs.header["data"], len(groups) > 1
-    cut = sum(log.status not in (Status.FINISHED, Status.EARLY) for log in runs.logs)
+    data, cut = runs.header["data"], sum(not log.done for log in runs.logs)
     dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups)
-    rows = (
-        (
-            f"Data: {data['name']}, sha256 {data['sha256'][:16]}…",
-            provenance.seeds(runs),
-            *provenance.ratios(runs),
-        ),
-        (
-            "Training time excludes compiling and evaluating.",
-            f"{cut} of {len(runs.logs)} runs did not finish" * (cut > 0),
-        ),
-        (provenance.versions(runs), provenance.machines(runs), f"Lines: {dashes}" * plural),
+    what = [f"Data: {data['name']}, sha256 {data['sha256'][:16]}…", provenance.seeds(runs)]
+    how = ["Training time excludes compiling and evaluating"] * timed + provenance.ratios(runs)
+    how += [f"{cut} of {len(runs.logs)} runs did not finish"] * (cut > 0) + [f"Lines: {dashes}"] * (
+        len(groups) > 1
     )
-    words = "\n".join("   ".join(word for word in row if word) for row in rows)
+    where = [provenance.versions(runs), provenance.machines(runs)]
+    words = "\n".join("  ·  ".join(row) for row in (what, how, where) if row)
     figure.supxlabel(words, x=0.01, ha="left", fontsize=7, color=SOFT, linespacing=1.5)

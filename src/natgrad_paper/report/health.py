@@ -8,7 +8,7 @@ import numpy as np
 import natgrad as ng
 from natgrad_paper.report.curves import error_at
 from natgrad_paper.report.views import Measure, Panel
-from natgrad_paper.training.log import RunLog
+from natgrad_paper.training.log import RunLog, Status
 
 SHARE = 0.1
 """A run is no evidence if more than this share of its steps was refused, or had λ at its upper bound."""
@@ -20,7 +20,7 @@ ROUNDING = 1e-6
 
 def ailment(log: RunLog) -> str:
     """Return in words why a run is no evidence; nothing where it may be."""
-    if log.gave_up:
+    if log.status is Status.GAVE_UP:
         return log.reason
     last: dict[str, Any] = log.evaluations[-1] if log.evaluations else {}
     refused, steps = last.get("refused") or 0, last.get("iteration") or 0

@@ -35,31 +35,33 @@ def reconstructions(runs: Runs) -> Table | None:
                 continue
             if cases is None:
                 cases = originals[0]
-                rows.append(("original", strip(cases[0, :SHOWN], "cases of the data")))
+                rows.append(("original", strip(cases[0, :SHOWN], "cases of the data", dark(cases))))
             if np.array_equal(originals[0], cases):
                 words = f"the same cases as {runs.label(name)} reconstructs them, seed {log.seed}"
-                rows.append((f"{runs.label(name)}", strip(made[0][0, :SHOWN], words)))
+                rows.append((runs.label(name), strip(made[0][0, :SHOWN], words, dark(cases))))
                 break
     return Table(["method", "at the end of the run"], rows) if rows else None
 
 
-def strip(images: np.ndarray, words: str) -> Picture:
-    """Return images (number, height, width) side by side; what is mostly black becomes ink on white."""
-    count, height, width = images.shape
-    row = np.zeros((height, count * (width + 2) - 2), np.uint8)
-    for k, image in enumerate(images):
-        row[:, k * (width + 2) : k * (width + 2) + width] = image
-    return Picture(255 - row if np.median(images) < 64 else row, alt=words)
+def dark(images: np.ndarray) -> bool:
+    """Whether images are mostly black: they are shown as ink on white."""
+    return bool(np.median(images) < 64)
+
+
+def strip(images: np.ndarray, words: str, ink: bool) -> Picture:
+    """Return images (number, height, width) side by side on white."""
+    shown = np.pad(255 - images if ink else images, ((0, 0), (0, 0), (0, 2)), constant_values=255)
+    return Picture(np.hstack(list(shown)), alt=words)
 
 
 def _shown(record: dict[str, Any], images: np.ndarray) -> Picture | Table:
-    title, labels = str(record.get("title")), [str(label) for label in record.get("labels") or ()]
+    title, labels, ink = str(record.get("title")), record.get("labels") or (), dark(images)
     if len(labels) == len(images):
-        rows = [(label, strip(each, f"{label}, {title}")) for label, each in zip(labels, images, strict=True)]
-        return Table(["", title], rows)
+        named = [(str(label), each) for label, each in zip(labels, images, strict=True)]
+        return Table(["", title], [(label, strip(each, f"{label}, {title}", ink)) for label, each in named])
     lines, columns, height, width = images.shape
     joined = images.swapaxes(1, 2).reshape(lines * height, columns * width)
-    return Picture(joined, title, f"cases of the data, {title}")
+    return Picture(255 - joined if ink else joined, title, f"cases of the data, {title}")
 
 
 def _of(log: RunLog, what: str) -> list[tuple[dict[str, Any], np.ndarray]]:

@@ -5,7 +5,7 @@
     runs.method(name, "segment-03") the same, of one of several trainings of a method and a seed
     runs.trainings(name, seed)      all logs of a method, or of a method and a seed, whatever their training's name
     runs.label(name)                a method's name in tables and figures; `runs.color(name)` its color
-    runs.seeds, runs.header         the seeds; the header of the first log: experiment and data are those of all
+    runs.seeds, runs.header         the seeds; the header of the first log: `runs.experiment` and data are those of all
     runs.left_out, runs.judged      seeds that were left out; False where only such seeds ran: no claim is judged then
     runs.runs, .evaluations, .steps, .measures    tidy tables (pandas): method, seed, training, then what the logs have
 
@@ -77,10 +77,9 @@ class Runs:
         return self.logs[0].header
 
     @property
-    def last(self) -> pd.DataFrame:
-        """The last evaluation of each log."""
-        found: pd.DataFrame = self.evaluations.groupby(KEYS, sort=False).tail(1)
-        return found
+    def experiment(self) -> str:
+        """The name of the experiment."""
+        return str(self.header["experiment"])
 
     def method(self, name: str, training: str = "") -> tuple[RunLog, ...]:
         """Return the logs of a method, one per seed; of its only training, or of the one of that name."""
@@ -158,5 +157,5 @@ def _facts(log: RunLog) -> dict[str, Any]:
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    found = list(rows)
-    return pd.DataFrame(found) if found else pd.DataFrame(columns=KEYS)
+    found = pd.DataFrame(list(rows)).drop(columns="record", errors="ignore")
+    return found if len(found) else pd.DataFrame(columns=KEYS)

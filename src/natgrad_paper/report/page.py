@@ -30,26 +30,18 @@ NONE: Presets = MappingProxyType({})
 
 
 def write(
-    runs: Runs,
-    story: Story,
-    judged: Sequence[Judged],
-    directory: Path,
-    presets: Presets = NONE,
-    option: str = "--data",
+    runs: Runs, story: Story, directory: Path, presets: Presets = NONE, option: str = "--data"
 ) -> list[Path]:
     """Write the page, the figure and the tables into the directory; return their paths, the page first.
 
     `presets` and `option` are for the command: the settings of each of the experiment's presets, and what names a file.
     """
-    name = str(runs.header["experiment"])
+    judged = claims.judge(story.claims, runs)
     figure = story.figure(runs) if story.figure else draw(runs, story.view, story.groups)
     drawn, command = svg(figure), provenance.command(runs, presets, option)
     files: dict[str, str | bytes] = {"report.html": html(runs, story, judged, drawn, command)}
-    files |= {
-        f"{name}.svg": drawn,
-        f"{name}.png": png(figure),
-        "results.csv": tables.as_csv(runs.evaluations),
-    }
+    files |= {f"{runs.experiment}.svg": drawn, f"{runs.experiment}.png": png(figure)}
+    files |= {"results.csv": tables.as_csv(runs.evaluations)}
     files |= {"measures.csv": tables.as_csv(runs.measures)} if len(runs.measures) else {}
     files |= {"claims.csv": tables.claims_csv(judged)} if judged else {}
     for file, content in files.items():

@@ -52,9 +52,9 @@ class Picture:
     def address(self) -> str:
         """The whole picture as a data address."""
         if isinstance(self.image, np.ndarray):
-            stream = io.BytesIO()
+            stream, unsaid = io.BytesIO(), {"Software": None}
             levels = np.repeat(self.image[:, :, None], 3, axis=2)
-            matplotlib.image.imsave(stream, levels, format="png", metadata={"Software": None})
+            matplotlib.image.imsave(stream, levels, format="png", metadata=unsaid)  # type: ignore[arg-type]
             return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
         drawn = self.image if isinstance(self.image, bytes) else svg(self.image)
         return f"data:image/svg+xml;base64,{base64.b64encode(drawn).decode()}"

@@ -85,7 +85,7 @@ def differences(runs: Runs, paper: Mapping[str, Any]) -> list[tuple[str, str, st
     found = []
     for field, value in flat(paper).items():
         here = stated.get(field, {})
-        if any(words != written(value) for words in here):
+        if value is not None and any(words != written(value) for words in here):
             found.append((field, _values(here), written(value)))
     return found
 

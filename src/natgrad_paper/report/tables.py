@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from natgrad_paper.report.claims import Judged
@@ -47,10 +46,14 @@ def columns(runs: Runs, view: View) -> list[Column]:
             words = f"{panel.measure.label} at {panel.place(where)}"
             add(words, panel.measure, "not measured", partial(error_at, panel=panel, where=where))
     for measure in view.at_end:
-        add(f"{measure.label} at the end", measure, "–", lambda log, m=measure: m.of(log.evaluations[-1]))
+        add(f"{measure.label} at the end", measure, "–", partial(_at_end, measure=measure))
     for error in targets(every, view.main) if "training_seconds" in view.axes else ():
         add(f"seconds to {error:g}", SECONDS, "–", partial(time_to, error=error, measure=view.main))
     return found
+
+
+def _at_end(log: RunLog, measure: Measure) -> float | None:
+    return measure.of(log.evaluations[-1])
 
 
 def targets(logs: Sequence[RunLog], measure: Measure) -> list[float]:
@@ -101,56 +104,47 @@ def number(value: float) -> str:
 
 
 def time(runs: Runs) -> Table | None:
-    """Return where the time went: seconds of all trainings of a method and a seed, mean over seeds."""
-    if not len(last := runs.last):
-        return None
+    """Return where the time went, mean over seeds. Named trainings do not count: they may share stretches."""
+    last = runs.evaluations[runs.evaluations["training"] == ""].groupby(KEYS, sort=False).tail(1)
     clocks = [clock for clock in CLOCKS if clock in last]
-    sums = last.groupby(["method", "seed"], sort=False)[["iteration", *clocks]].sum()
     rows = []
-    for name, mean in sums.groupby("method", sort=False).mean().iterrows():
-        steps = mean["iteration"]
-        each = number(1000 * mean["training_seconds"] / steps) if steps else "–"
-        cells = [f"{mean[clock]:.1f}" for clock in clocks]
-        rows.append([runs.label(str(name)), *cells, f"{steps:,.0f}".replace(",", " "), each])
-    return Table(["method", *(CLOCKS[clock] for clock in clocks), "steps", "ms per step"], rows, numbers=True)
+    for name, mean in (
+        last.groupby("method", sort=False)[["iteration", *clocks]].mean().iterrows() if clocks else ()
+    ):
+        steps = f"{mean['iteration']:,.0f}".replace(",", " ")
+        each = number(1000 * mean["training_seconds"] / mean["iteration"]) if mean["iteration"] else "–"
+        cells = ["–" if pd.isna(mean[clock]) else f"{mean[clock]:.1f}" for clock in clocks]
+        rows.append([runs.label(str(name)), *cells, steps, each])
+    head = ["method", *(CLOCKS[clock] for clock in clocks), "steps", "ms per step"]
+    return Table(head, rows, numbers=True) if rows else None
 
 
 def troubles(runs: Runs) -> Table | None:
     """Return the runs with refused steps, an early end or a gap in their time; None where there are none."""
-    last = {tuple(row[KEYS]): row for _, row in runs.last.iterrows()}
     rows = []
     for log in runs.logs:
-        end = last.get((log.method, log.seed, log.training), {})
-        refused, steps = (int(np.nan_to_num(end.get(field, 0) or 0)) for field in ("refused", "iteration"))
-        slept = sum(gap["seconds"] for gap in log.gaps)
-        if refused or log.gaps or log.status is not Status.FINISHED:
-            ended = (
-                "used its budget"
-                if log.status is Status.FINISHED
-                else log.reason or "cut off, without a word"
-            )
-            slept_words = f"{slept:.0f} s in {len(log.gaps)}" if log.gaps else "–"
+        last: dict[str, Any] = log.evaluations[-1] if log.evaluations else {}
+        refused, finished = last.get("refused") or 0, log.status is Status.FINISHED
+        if refused or log.gaps or not finished:
+            ended = "used its budget" if finished else log.reason or "cut off, without a word"
+            gaps = "; ".join(f"{gap['seconds']:.0f} s at iteration {gap['iteration']}" for gap in log.gaps)
             what = f"{runs.label(log.method)} {log.training}".strip()
-            rows.append([what, str(log.seed), ended, f"{refused} of {steps}", slept_words])
-    return Table(["run", "seed", "how it ended", "steps refused", "time asleep"], rows) if rows else None
+            rows.append(
+                [what, str(log.seed), ended, f"{refused} of {last.get('iteration') or 0}", gaps or "–"]
+            )
+    return Table(["run", "seed", "how it ended", "steps refused", "asleep"], rows) if rows else None
 
 
 def as_csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV, without columns that are lists and without names of trainings where there are none."""
-    unnamed = ["training"] * (not (table["training"].astype(bool)).any())
-    lists = [name for name in table if table[name].map(lambda value: isinstance(value, list | dict)).any()]
-    return str(table.drop(columns=[*unnamed, *lists]).to_csv(index=False, lineterminator="\n"))
+    """Return a table as CSV, without columns of lists and without the names of trainings where there are none."""
+    unwanted = [name for name in table if table[name].map(lambda value: isinstance(value, list | dict)).any()]
+    unwanted += ["training"] if "training" in table and not table["training"].any() else []
+    return str(table.drop(columns=unwanted).to_csv(index=False, lineterminator="\n"))
 
 
 def claims_csv(judged: Sequence[Judged]) -> str:
     """Return every finding as a row: its claim, that claim's verdict, what follows from it, what was measured."""
     rows = [
-        (each.claim.key, each.words, str(found.verdict), found.words)
-        for each in judged
-        for found in each.findings
+        (each.claim.key, each.words, found.verdict, found.words) for each in judged for found in each.findings
     ]
-    return str(
-        pd.DataFrame(rows, columns=["claim", "verdict", "finding", "measured"]).to_csv(
-            index=False, lineterminator="\n"
-        )
-    )
+    return as_csv(pd.DataFrame(rows, columns=["claim", "verdict", "finding", "measured"]))
