@@ -1,8 +1,10 @@
 """What was asked for on the command line, understood; and what went wrong, in one line."""
 
+import os
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,6 +19,39 @@ Change = Annotated[
     typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting: see `natgrad show`. Repeatable."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left there.")]
+
+
+class Forgiving:
+    """A stream that nobody may be reading: what cannot be written is left out, and training goes on.
+
+    Letters that a terminal lacks are replaced.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:
+            return self.write(text.encode("ascii", "replace").decode())
+        except (OSError, ValueError):
+            self._forget()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._forget()
+
+    def _forget(self) -> None:
+        """Send the rest nowhere: Python writes what is left when it ends, and would complain."""
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @contextmanager
@@ -51,12 +86,7 @@ def plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[None
 
 def complain(line: str) -> None:
     """Print a line for errors, where somebody reads them; letters that the terminal lacks are replaced."""
-    try:
-        typer.echo(f"natgrad: {line}", err=True)
-    except UnicodeEncodeError:
-        typer.echo(f"natgrad: {line}".encode("ascii", "replace").decode(), err=True)
-    except BrokenPipeError:
-        pass
+    print(f"natgrad: {line}", file=Forgiving(sys.stderr))
 
 
 def pick(known: Mapping[str, Thing], wanted: str, option: str) -> Thing:
@@ -73,18 +103,28 @@ def preset(experiment: Any, wanted: str) -> Any:
     from natgrad_paper.training.settings import preset_file
 
     if wanted.endswith(".toml"):
-        return preset_file(Path(wanted))
+        return preset_file(Path(wanted), experiment.settings, experiment.presets())
     return pick(experiment.presets(), wanted, "--preset")
 
 
-def settings(experiment: Any, chosen: Any, changes: Sequence[str] | None) -> Any:
-    """Return an experiment's settings: the defaults, changed by a preset and by options, which errors name."""
-    from natgrad_paper.training.settings import build, merged, overrides
+def settings(experiment: Any, chosen: Any, changes: Sequence[str] | None, *further: Sequence[str]) -> Any:
+    """Return an experiment's settings: the defaults, changed by a preset and by options, which errors name.
 
-    base = merged(experiment.settings, {}, chosen.changes)
-    build(experiment.settings, base, chosen.where)
-    table = merged(experiment.settings, base, overrides(changes or ()))
-    return build(experiment.settings, table, "--set" if changes else chosen.where)
+    Args:
+        experiment: Whose.
+        chosen: The preset.
+        changes: Those of `--set`.
+        *further: Those of `--grid`.
+    """
+    from natgrad_paper.training.settings import build, changed, overrides
+
+    layers = [chosen.changes]
+    found = build(experiment.settings, changed(experiment.settings, *layers), chosen.where)
+    for option, given in zip(("--set", "--grid"), (changes, *further), strict=False):
+        if given:
+            layers.append(overrides(given, option))
+            found = build(experiment.settings, changed(experiment.settings, *layers), option)
+    return found
 
 
 def words(text: str | None) -> tuple[str, ...]:

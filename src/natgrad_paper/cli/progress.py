@@ -4,41 +4,19 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from natgrad_paper.cli.arguments import Forgiving
 from natgrad_paper.report.views import Measure
 from natgrad_paper.training.loop import Event
 
 
-class _Forgiving:
-    """A stream that nobody may be reading: what cannot be written is left out, and training goes on."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with suppress(BrokenPipeError, ValueError):
-            try:
-                self._stream.write(text)
-            except UnicodeEncodeError:
-                self._stream.write(text.encode("ascii", "replace").decode())
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(BrokenPipeError, ValueError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 def console() -> Console:
     """Return a console that survives a closed pipe and an ASCII-only terminal."""
-    return Console(file=_Forgiving(sys.stdout))  # type: ignore[arg-type]
+    return Console(file=Forgiving(sys.stdout))  # type: ignore[arg-type]
 
 
 class Quiet:

@@ -83,7 +83,9 @@ def run(
         from natgrad_paper.cli import progress
         from natgrad_paper.cli.report import show
         from natgrad_paper.training import cache, request
-        from natgrad_paper.training.runner import Claimed, Run, prepare_directory
+        from natgrad_paper.training.runner import Claimed, Run, clear, judged, prepare_directory
+        from natgrad_paper.training.settings import build
+        from natgrad_paper.training.source import fits
 
         console = progress.console()
         chosen = figures.load(experiment)
@@ -99,14 +101,15 @@ def run(
             asked = request.read(out).extended(names, numbers)
             if asked.experiment != experiment:
                 raise UserError(f"{out}: expected a run of {experiment}, found one of {asked.experiment}")
-            used = _resumed(chosen, asked, out / request.NAME)
+            where = str(out / request.NAME)
+            used = build(chosen.settings, asked.settings, where)
         else:
             base = preset(chosen, preset_name)
-            used = settings(chosen, base, change)
+            used, where = settings(chosen, base, change), base.where
             directory = out or fresh(Path("runs"), f"{chosen.name}-{base.name}")
             asked = _asked(chosen, base, used, names, numbers, data)
         for word in asked.methods:
-            pick(by_name, word, f"{directory / request.NAME}: methods" if resume else "methods")
+            pick(by_name, word, f"{where}: methods")
         if chosen.whole and set(asked.methods) != set(by_name):
             raise UserError(
                 f"--methods: expected all of {', '.join(by_name)} for {experiment}, found {methods}"
@@ -115,10 +118,16 @@ def run(
         problem = chosen.prepare(used, file)
         if file is not None:
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
+        competitors = tuple(by_name[name] for name in asked.methods)
+        for method in competitors:
+            fits(judged(problem, used), method, method.own(used), "--set" if change else where)
         if not resume:
             prepare_directory(directory, overwrite, request.NAME)
-        competitors = tuple(by_name[name] for name in asked.methods)
         with Claimed(directory):
+            if not resume:
+                # Another command may have been quicker.
+                prepare_directory(directory, overwrite, request.NAME)
+                clear(directory)
             request.write(directory, asked)
             cache.enable()
             console.print(
@@ -157,10 +166,3 @@ def _asked(
         data="" if data is None else str(data.absolute()),
         settings=stated(used),
     )
-
-
-def _resumed(experiment: Any, asked: Any, where: Path) -> Any:
-    """Return the settings of the run to go on with, read strictly."""
-    from natgrad_paper.training.settings import build
-
-    return build(experiment.settings, asked.settings, str(where))

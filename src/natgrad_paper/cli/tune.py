@@ -41,7 +41,7 @@ def tune(
             raise UserError(f"tune: expected an experiment that compares errors, found {experiment}")
         competitor = pick({known.name: known for known in chosen.methods}, method, "method")
         base, combinations = preset(chosen, preset_name), tuning.combinations(grid)
-        trials = [(each, settings(chosen, base, [*(change or ()), *each])) for each in combinations]
+        trials = [(each, settings(chosen, base, change, each)) for each in combinations]
         problem = chosen.prepare(trials[0][1], data)
         cache.enable()
         done = []

@@ -44,7 +44,7 @@ class Experiment:
         """Return the presets by name."""
         if self.presets_file is None:
             return {"small": Preset("small", "the defaults", (), {}, "the defaults")}
-        return presets(self.presets_file)
+        return presets(self.presets_file, self.settings)
 
 
 def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section]:

@@ -11,21 +11,25 @@ import json
 import os
 import re
 import shutil
-import zipfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from pydantic import ConfigDict
 
-from natgrad_paper.errors import naming
+from natgrad_paper.errors import UserError, naming
 from natgrad_paper.training.log import Mark
 from natgrad_paper.training.loop import Position
 from natgrad_paper.training.problem import Tree
+from natgrad_paper.training.settings import LONGEST, Section, build
 
-FORMAT = 3
+FORMAT: Literal[3] = 3
+BESIDES = 1000
+"""Bytes that the file takes for an array besides its own, and its manifest for the array's name."""
 KEPT = 2
 MANIFEST = "manifest"
 NAME = re.compile(r"(\d{9})\.([0-9a-f]{64})\.npz")
@@ -44,6 +48,18 @@ class Checkpoint:
     """How far the log was: what came after is done again."""
     trained: tuple[Tree, Tree]
     """Parameters and optimizer state."""
+
+
+class Manifest(Section):
+    """What a checkpoint says of itself."""
+
+    model_config = ConfigDict(strict=False)  # A dataclass may come as a table.
+    format: Literal[3]
+    identity: dict[str, Any]
+    surroundings: dict[str, Any]
+    position: Position
+    log: Mark
+    kinds: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -110,75 +126,88 @@ class Checkpoints:
 
     def _packed(self, checkpoint: Checkpoint) -> bytes:
         arrays, kinds = _flat(checkpoint.trained)
-        manifest = {
-            "format": FORMAT,
-            "identity": self.identity,
-            "surroundings": self.surroundings,
-            "position": asdict(checkpoint.position),
-            "log": asdict(checkpoint.log),
-            "kinds": kinds,
-        }
+        manifest = Manifest(
+            format=FORMAT,
+            identity=self.identity,
+            surroundings=self.surroundings,
+            position=checkpoint.position,
+            log=checkpoint.log,
+            kinds=kinds,
+        )
+        text = json.dumps(manifest.model_dump(mode="json"))
+        contents: dict[str, Any] = {MANIFEST: np.frombuffer(text.encode(), np.uint8), **arrays}
         stream = io.BytesIO()
-        np.savez(stream, **{MANIFEST: np.frombuffer(json.dumps(manifest).encode(), np.uint8)}, **arrays)
+        np.savez(stream, **contents)
         return stream.getvalue()
 
     def _read(self, path: Path, like: tuple[Tree, Tree], tell: Callable[[str], None]) -> Checkpoint:
         if path.is_symlink() or not path.is_file():
             raise Refused("expected a file, found something else")
-        raw, wanted = path.read_bytes(), path.name.split(".")[1]
+        usual, kinds = _flat(like)
+        most = sum(array.nbytes + BESIDES for array in usual.values()) + BESIDES * len(kinds) + LONGEST
+        if (size := path.stat().st_size) > most:
+            raise Refused(f"expected at most {most} bytes, found {size}")
+        raw, (iteration, wanted, _) = path.read_bytes(), path.name.split(".")
         if (found := hashlib.sha256(raw).hexdigest()) != wanted:
-            raise Refused(f"expected sha256 {wanted[:16]}…, found {found[:16]}…")
-        try:
-            with np.load(io.BytesIO(raw), allow_pickle=False) as packed:
-                arrays = {name: packed[name] for name in packed.files}
-            manifest = json.loads(arrays.pop(MANIFEST).tobytes())
-            position, mark = Position.of(manifest["position"]), Mark(**manifest["log"])
-            form, identity, around = manifest["format"], manifest["identity"], manifest["surroundings"]
-            kinds = manifest["kinds"]
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            zipfile.BadZipFile,
-        ) as problem:
-            raise Refused(
-                f"expected a checkpoint of format {FORMAT}, found {type(problem).__name__}"
-            ) from None
-        if form != FORMAT:
-            raise Refused(f"format: expected {FORMAT}, found {form!r}")
-        if position.iteration != int(path.name.split(".")[0]):
-            raise Refused(f"position: iteration: expected that of the name, found {position.iteration}")
-        for name, value in self.identity.items():
-            if identity.get(name) != value:
-                raise Refused(f"{name}: expected {value!r:.60}, found {identity.get(name)!r:.60}")
-        wanted_arrays, wanted_kinds = _flat(like)
-        if kinds != wanted_kinds or arrays.keys() != wanted_arrays.keys():
-            raise Refused("arrays: expected those of this optimizer, found others")
+            raise Refused(f"sha256: expected {wanted[:16]}…, found {found[:16]}…")
+        manifest, arrays = _unpacked(raw, most)
+        for name, value in json.loads(json.dumps(self.identity)).items():
+            if (other := manifest.identity.get(name)) != value:
+                raise Refused(f"identity: {name}: expected {value!r:.60}, found {other!r:.60}")
+        if manifest.position.iteration != int(iteration):
+            raise Refused(f"iteration: expected {int(iteration)}, found {manifest.position.iteration}")
+        if manifest.kinds != kinds or _shapes(arrays) != _shapes(usual):
+            raise Refused("kinds: expected the arrays of this optimizer, found others")
         for name, now in self.surroundings.items():
-            if (then := around.get(name)) != now:
-                tell(f"{path}: written with {name} {then}, now {now}: the last digits may differ")
-        return Checkpoint(position, mark, _restored(arrays, like))
+            if (then := manifest.surroundings.get(name)) != now:
+                tell(f"{path}: written with {name} {then!s:.60}, now {now}: the last digits may differ")
+        return Checkpoint(manifest.position, manifest.log, _restored(arrays, like))
+
+
+def _unpacked(raw: bytes, most: int) -> tuple[Manifest, dict[str, np.ndarray]]:
+    """Return the manifest and the arrays in a file, whatever the file may be."""
+    try:
+        with np.load(io.BytesIO(raw), allow_pickle=False) as packed:
+            if sum(member.file_size for member in packed.zip.infolist()) > most:
+                raise ValueError
+            arrays = {name: packed[name] for name in packed.files}
+        table = json.loads(arrays.pop(MANIFEST).tobytes())
+    except Exception as problem:  # What somebody made, with the right hash in its name, can raise anything.
+        raise Refused(f"expected a checkpoint of format {FORMAT}, found {type(problem).__name__}") from None
+    try:
+        return build(Manifest, table, MANIFEST), arrays
+    except UserError as problem:
+        raise Refused(str(problem)) from None
+
+
+def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[Any, ...]]:
+    return {name: (array.dtype, array.shape) for name, array in arrays.items()}
 
 
 def _flat(trained: tuple[Tree, Tree]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return the leaves by number, and what each is: its place, dtype and shape, in words."""
     arrays, kinds = {}, {}
     for number, (place, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(trained)):
-        name, value = f"{number:04d}", np.asarray(jax.device_get(leaf))
+        key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        name, value = f"{number:04d}", np.asarray(jax.device_get(jax.random.key_data(leaf) if key else leaf))
         # npz has no bfloat16 and its like: their bits are stored.
         arrays[name] = value if value.dtype.isbuiltin == 1 else value.view(f"u{value.dtype.itemsize}")
-        kinds[name] = f"{jax.tree_util.keystr(place)} {value.dtype}{list(value.shape)}"
+        kinds[name] = f"{jax.tree_util.keystr(place)} {leaf.dtype}{list(leaf.shape)}"
     return arrays, kinds
 
 
 def _restored(arrays: dict[str, np.ndarray], like: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
     """Return the tree of `like` made of these leaves."""
     leaves, structure = jax.tree.flatten(like)
-    values = (arrays[f"{number:04d}"].view(leaf.dtype) for number, leaf in enumerate(leaves))
-    params, state = jax.tree.unflatten(structure, [jax.numpy.asarray(value) for value in values])
+    values = [_leaf(arrays[f"{number:04d}"], leaf) for number, leaf in enumerate(leaves)]
+    params, state = jax.tree.unflatten(structure, values)
     return params, state
+
+
+def _leaf(array: np.ndarray, like: Any) -> jax.Array:
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+    return jnp.asarray(array.view(like.dtype))
 
 
 def digest(plain: Any) -> str:

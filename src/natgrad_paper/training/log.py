@@ -3,6 +3,7 @@
 Every line is written whole and flushed, so whatever stops a run leaves a log that can be read.
 """
 
+import errno
 import gzip
 import hashlib
 import io
@@ -185,6 +186,8 @@ class Writer:
 def read(path: Path) -> RunLog:
     """Return the log in a file. A last line that is no record, cut short, is left out; other damage is an error."""
     try:
+        if path.exists() and not path.is_file():  # A pipe would be waited for.
+            raise OSError(errno.EINVAL, "not a file", str(path))
         with path.open("rb") if path.suffix != ".gz" else gzip.open(path) as stream:
             raw = stream.read(LONGEST + 1) if path.stat().st_size <= LONGEST else None
     except (OSError, EOFError, zlib.error) as problem:
@@ -211,9 +214,10 @@ def read_all(directory: Path) -> list[RunLog]:
 
 def _members(packed: tarfile.TarFile) -> Iterator[tuple[str, bytes | None]]:
     for member in sorted(packed.getmembers(), key=lambda member: member.name):
-        stream = packed.extractfile(member) if member.name.endswith((".jsonl", ".jsonl.gz")) else None
-        if stream is None:
+        if not member.isreg() or not member.name.endswith((".jsonl", ".jsonl.gz")):
             continue
+        stream = packed.extractfile(member)
+        assert stream is not None
         raw = stream.read(LONGEST + 1) if member.size <= LONGEST else None
         if raw is not None and member.name.endswith(".gz"):
             with gzip.GzipFile(fileobj=io.BytesIO(raw)) as inner:
@@ -247,9 +251,13 @@ def _read(raw: bytes | None, where: str) -> RunLog:
         raise FieldError(where, "status", " or ".join(Status), end["status"])
     return RunLog(
         records[0],
-        *(tuple(kinds.get(kind, ())) for kind in ("evaluation", "step", "measure", "pictures", "gap")),
-        Status(end["status"]) if end else None,
-        end.get("reason", ""),
+        evaluations=tuple(kinds.get("evaluation", ())),
+        steps=tuple(kinds.get("step", ())),
+        measures=tuple(kinds.get("measure", ())),
+        pictures=tuple(kinds.get("pictures", ())),
+        gaps=tuple(kinds.get("gap", ())),
+        status=Status(end["status"]) if end else None,
+        reason=end.get("reason", ""),
     )
 
 

@@ -60,11 +60,6 @@ class Position:
     given_up: str = ""
     """Why the training was given up here, if it was."""
 
-    @classmethod
-    def of(cls, table: dict[str, Any]) -> "Position":
-        """Return the position that `asdict` made a table of."""
-        return cls(**{**table, "streaks": Streaks(**table["streaks"])})
-
 
 @dataclass(frozen=True)
 class Event:
@@ -161,7 +156,9 @@ class Trainer:
         # What was given up with nothing left of its budget stays given up.
         given_up = at.given_up if spent >= budget.limit else ""
         ended = (Status.GAVE_UP, given_up) if given_up else None
-        errors, steps, gap = None, (), 0.0
+        errors: dict[str, float] | None = None
+        steps: tuple[dict[str, Any], ...] = ()
+        gap = 0.0
         if given_up or (resume is None and budget.evaluates_start):
             errors = self._errors(judged, kept(params, state), clocks)
             patience = patience if given_up else patience.after(errors)
@@ -217,11 +214,11 @@ class Trainer:
                     self._advance_on_host(optimizer, params, state, source.data, block, 1)
                 self._programs["host"] = self._advance_on_host
             return self._advance_on_host
-        given = optimizer, params, state, source.data, block, 1
-        advance = self._advance if _has_leaves(optimizer) else self._advance_static
-        given = given if _has_leaves(optimizer) else (None, *given[1:])
-        compiled = self._program("loop", advance, clocks, *given, donate=(1, 2))
-        return compiled if _has_leaves(optimizer) else lambda _, *rest: compiled(None, *rest)
+        rest = params, state, source.data, block, 1
+        if _has_leaves(optimizer):
+            return self._program("loop", self._advance, clocks, optimizer, *rest, donate=(1, 2))
+        compiled = self._program("loop", self._advance_static, clocks, None, *rest, donate=(1, 2))
+        return lambda _, *rest: compiled(None, *rest)
 
     def _program(
         self,
@@ -232,7 +229,8 @@ class Trainer:
         donate: tuple[int, ...] = (),
     ) -> Callable[..., Any]:
         """Return a function compiled for arguments of these shapes, ahead of time so that no other clock sees it."""
-        key = name, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in jax.tree.leaves(like))
+        leaves = jax.tree.leaves(like)
+        key = name, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
         if key not in self._programs:
             with clocks.compiling:
                 self._programs[key] = jax.jit(function, donate_argnums=donate).lower(*like).compile()

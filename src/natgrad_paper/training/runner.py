@@ -33,6 +33,14 @@ from natgrad_paper.training.stopping import Signals, Stopped, damping_rule
 
 SAMPLES = 12
 """Cases whose reconstructions are kept."""
+WRITTEN = (
+    "logs/*.jsonl",
+    "logs/*.jsonl.gz",
+    "outputs/*.npy",
+    "checkpoints/*/[0-9]*.npz",
+    "checkpoints/*/.writing-*",
+)
+"""The files that a run writes."""
 PACKAGES = ("jax", "jaxlib", "numpy", "optax")
 
 
@@ -115,8 +123,7 @@ class Run:
 
     @cached_property
     def _problem(self) -> Problem:
-        budget = getattr(self.settings, "budget", None)
-        return self.problem.validated() if getattr(budget, "patience", None) else self.problem
+        return judged(self.problem, self.settings)
 
     @cached_property
     def _placed(self) -> Placed:
@@ -129,13 +136,20 @@ class Run:
             training: Which one.
             watch: Called with every event.
         """
-        if self.resume and (finished := self._finished(training)) is not None:
-            self.display.skip(training.title, bool(training.name))
+        if (finished := self.finished(training)) is not None:
             return finished
         for event in self.events(training):
             if watch is not None:
                 watch(event)
         return read(self._log(training))
+
+    def finished(self, training: Training) -> RunLog | None:
+        """Return the log of a training that an earlier run finished, if this one goes on from there."""
+        found = self._finished(training) if self.resume else None
+        if found is not None:
+            self.display.skip(training.title, bool(training.name))
+            self._checkpoints(training).discard()  # A kill may have come before.
+        return found
 
     def events(self, training: Training) -> Iterator[Event]:
         """Train, and yield every event when it is in the log; checkpoints come in between."""
@@ -216,8 +230,9 @@ class Run:
     def tidy(self, method: Method, seed: int) -> None:
         """Remove all that is kept of a method and a seed besides its logs: nothing will go on from it."""
         for folder in ("checkpoints", "outputs"):
-            for path in (self.directory / folder).glob(f"{method.name}.{seed}*"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for pattern in ("{}", "{}[.@]*", ".{}.*"):
+                for path in (self.directory / folder).glob(pattern.format(f"{method.name}.{seed}")):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
             if (self.directory / folder).is_dir() and not any((self.directory / folder).iterdir()):
                 (self.directory / folder).rmdir()
 
@@ -261,7 +276,8 @@ class Run:
             "data": header["data"]["sha256"],
         }
         folder = self.directory / "checkpoints" / f"{training.stem}{label}"
-        return Checkpoints(folder, identity, _surroundings()["versions"] | {"cores": header["cores"]})
+        around = {**header["versions"], "cores": header["cores"], "platform": header["platform"]}
+        return Checkpoints(folder, identity, around)
 
     def _found(self, training: Training) -> Checkpoint | None:
         """Return the checkpoint to go on from; without one the training starts again."""
@@ -283,11 +299,7 @@ class Run:
         except UserError as problem:
             self.display.tell(str(problem))
             return None
-        header = self.header(training)
-        same = all(
-            digest(log.header.get(name)) == digest(plain(header[name])) for name in ("settings", "training")
-        )
-        return log if log.done and same else None
+        return log if log.done and _same(log.header, plain(self.header(training))) else None
 
     def _keep_outputs(self, training: Training, outputs: np.ndarray) -> str:
         """Keep outputs, whole or not at all, and return their hash."""
@@ -364,6 +376,12 @@ class Measures:
             self._size = log.mark.size
 
 
+def judged(problem: Problem, settings: Any) -> Problem:
+    """Return the problem as it is trained: with validation cases where patience needs them."""
+    budget = getattr(settings, "budget", None)
+    return problem.validated() if getattr(budget, "patience", None) else problem
+
+
 def in_turn(run: Run) -> list[str]:
     """Train every method from every seed; return a line for each training that ended before its time.
 
@@ -383,8 +401,7 @@ def taking_turns(seconds: float) -> Callable[[Run], list[str]]:
         logs = []
         for seed in run.seeds:
             trainings = [Training(method, seed) for method in run.methods]
-            finished = {each.stem: run._finished(each) if run.resume else None for each in trainings}
-            waiting = [run.events(each) for each in trainings if finished[each.stem] is None]
+            waiting = [run.events(each) for each in trainings if run.finished(each) is None]
             while waiting:
                 waiting = [events for events in waiting if _advance(events, seconds, waiting)]
             logs += [read(run._log(each)) for each in trainings]
@@ -409,6 +426,15 @@ def _advance(events: Iterator[Event], seconds: float, others: Sequence[Iterator[
                     next(each, None)
         raise
     return False
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Tell whether two headers are of the same training, on the same data with the same settings."""
+    here, there = (
+        (head["experiment"], head["method"]["name"], head["data"]["sha256"], head["seed"], head["training"])
+        for head in (one, other)
+    )
+    return here == there and digest(one["settings"]) == digest(other["settings"])
 
 
 def failures(logs: Sequence[RunLog]) -> list[str]:
@@ -475,7 +501,7 @@ def commit() -> dict[str, Any] | None:
             return None
         return {
             "id": git("rev-parse", "HEAD").strip(),
-            "clean": not git("status", "--porcelain", "--", "src").strip(),
+            "clean": not git("status", "--porcelain", "--", ":/src").strip(),
         }
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -492,7 +518,7 @@ class Claimed:
             import fcntl
         except ImportError:  # Where there is no such lock, nobody is refused.
             return
-        self._stream = self._path.open("w")
+        self._stream = self._path.open("a")  # Not "w": it may be a link to something that is not empty.
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -507,12 +533,12 @@ class Claimed:
 
 
 def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
-    """Create the output directory; one that holds something is refused, or loses what a run left if so asked.
+    """Create the output directory; one that holds something is refused, unless it is an earlier run that may go.
 
     Args:
         directory: Which one.
         overwrite: Whether an earlier run may go.
-        mark: The file by which a run is known: where it is missing, nothing is removed.
+        mark: The file by which a run is known.
     """
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory}: expected a directory, found a file")
@@ -521,12 +547,10 @@ def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
             raise UserError(
                 f"{directory}: expected an empty directory, found files; choose another or add --overwrite"
             )
-        if not (directory / mark).is_file():
+        if not _is_run(directory / mark):
             raise UserError(
                 f"{directory}: expected {mark}, by which a run is known, found none: nothing was removed"
             )
-        for leftover in ("logs", "checkpoints", "outputs"):
-            shutil.rmtree(directory / leftover, ignore_errors=True)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         os.utime(directory)  # Refused where nothing can be written: better now than after compiling.
@@ -534,3 +558,27 @@ def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
         raise UserError(
             f"{directory}: expected a directory that can be written, found: {problem.strerror}"
         ) from None
+
+
+def _is_run(path: Path) -> bool:
+    """Tell whether a file is what a run was asked to do, and not that of another program."""
+    try:
+        found = record_in(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
+    except OSError:
+        return False
+    return found is not None and {"experiment", "preset", "methods", "seeds"} <= found.keys()
+
+
+def clear(directory: Path) -> None:
+    """Remove what a run wrote into its directory, and nothing else; folders go that are empty then.
+
+    A folder may be a link, to another disk: what is in it goes all the same.
+    """
+    for pattern in WRITTEN:
+        for path in directory.glob(pattern):
+            if not path.is_dir():
+                path.unlink()
+    folders = ("logs", "outputs", "checkpoints")
+    for path in (*directory.glob("checkpoints/*"), *(directory / name for name in folders)):
+        with suppress(OSError):  # It is not empty, or a link.
+            path.rmdir()

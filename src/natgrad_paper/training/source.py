@@ -5,9 +5,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import jax
-import numpy as np
 
-from natgrad_paper.errors import UserError
+from natgrad_paper.errors import FieldError
 from natgrad_paper.training.batches import Batches
 from natgrad_paper.training.problem import Cases, Method, Problem, Tree
 
@@ -86,11 +85,19 @@ class Placed:
     def source(self, method: Method, settings: Any, seed: int) -> Resident:
         """Return what a method's training from a seed sees; too few cases for its batches are refused."""
         assert method.batches is not None
-        batches, (inputs, _, pool) = method.batches(settings), self.data
-        for need, have, kind in zip(batches.least(), (inputs, pool), ("training", "unlabelled"), strict=True):
-            found = 0 if have is None else int(np.shape(have)[0])
-            if need > found:
-                raise UserError(
-                    f"{method.name}: expected {need} {kind} cases or more for its batches, found {found}"
-                )
-        return Resident(self.problem, batches, seed, self)
+        fits(self.problem, method, settings, "settings")
+        return Resident(self.problem, method.batches(settings), seed, self)
+
+
+def fits(problem: Problem, method: Method, settings: Any, where: str) -> None:
+    """Refuse a method whose batches need more cases than there are; `where` names the source of its settings."""
+    if method.batches is None or problem.train is None:
+        return
+    have = len(problem.train[0]), 0 if problem.pool is None else len(problem.pool)
+    for need, found, kind in zip(
+        method.batches(settings).least(), have, ("training", "unlabelled"), strict=True
+    ):
+        if need > found:
+            raise FieldError(
+                where, (*method.sections, method.name)[0], f"batches of at most {found} {kind} cases", need
+            )

@@ -161,7 +161,9 @@ class Signals:
     def __enter__(self) -> "Signals":
         try:
             for number in (signal.Signals[name] for name in self.NAMES if hasattr(signal, name)):
-                self._before[number] = signal.signal(number, self._note)
+                # Where somebody arranged (nohup) that a closed terminal does not matter, it does not.
+                if number.name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         except ValueError:  # Not the main thread: whoever owns it handles signals.
             pass
         return self
