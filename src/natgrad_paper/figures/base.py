@@ -10,7 +10,7 @@ from pydantic import create_model
 from natgrad_paper.report.story import Story
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.runner import Run, in_turn
-from natgrad_paper.training.settings import Preset, Section, build, merged, presets, stated
+from natgrad_paper.training.settings import Preset, Section, build, changed, merged, presets, stated
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,6 @@ def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section
 
 def papers_settings(kind: type[Section], presets_file: Path, **otherwise: Any) -> dict[str, Any]:
     """Return the settings of the preset `paper` as plain tables, with what even that preset changes put back."""
-    preset = presets(presets_file)["paper"]
-    settings = build(kind, merged(kind, stated(kind()), preset.changes), preset.where)
+    preset = presets(presets_file, kind)["paper"]
+    settings = build(kind, changed(kind, preset.changes), preset.where)
     return merged(kind, stated(settings), otherwise)

@@ -1,4 +1,4 @@
-"""The methods of figure 3, each beside its constants: a new method is one entry of `METHODS`, and a `Section` if it has any.
+"""The methods of figure 3, each beside its constants: a new one is an entry of `METHODS`, with a `Section` if need be.
 
 The defaults of a section are the constants of the preset `small`; presets and `--set` change them by its name.
 """

@@ -83,7 +83,9 @@ def sound(test: Test) -> Test:
         ):
             refused, made = found["refused"].sum(), found["made"].sum()
             if refused > health.SHARE * made:
-                words = f"void: {runs.label(method)}, seed {seed}: {refused} of {made:.0f} updates refused"
+                words = (
+                    f"void: {runs.label(str(method))}, seed {seed}: {refused} of {made:.0f} updates refused"
+                )
                 return [Finding(words, Verdict.VOID)]
         return test(runs)
 

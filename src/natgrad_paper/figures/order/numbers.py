@@ -27,8 +27,8 @@ def trainings(runs: Runs, kind: str = "") -> pd.DataFrame:
     logs = runs.runs[(runs.runs["training"] != "") & (runs.runs["status"] == "finished")]
     if logs.empty:
         return pd.DataFrame(columns=[*KEYS, "kind", "rate", "error", "refused", "made"])
-    names = {name: name.removeprefix("training.") for name in logs if name.startswith("training.")}
-    ends = runs.last[[*KEYS, "iteration", "refused", "valid_misclassified"]]
+    names = {name: name.removeprefix("training.") for name in map(str, logs) if name.startswith("training.")}
+    ends = runs.evaluations.groupby(KEYS).tail(1)[[*KEYS, "iteration", "refused", "valid_misclassified"]]
     found = (
         logs[[*KEYS, *names]]
         .rename(columns=names)

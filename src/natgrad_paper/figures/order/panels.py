@@ -37,8 +37,10 @@ def figure(runs: Runs) -> Figure:
                 if len(curves) and (curves > 0).all(axis=None):
                     logs = np.log(curves.to_numpy(float))
                     ends = (np.exp(part) for part in (logs.mean(axis=0), logs.min(axis=0), logs.max(axis=0)))
-                    looks = {"marker": "o", "ms": 3.5, "label": runs.label(method), "gid": f"line-{method}"}
-                    draw_line(axes, Line(curves.columns.to_numpy(float), *ends), runs.color(method), **looks)
+                    line, label = Line(curves.columns.to_numpy(float), *ends), runs.label(method)
+                    draw_line(
+                        axes, line, runs.color(method), marker="o", ms=3.5, label=label, gid=f"line-{method}"
+                    )
         for axes, words in zip(panels, (VARIANCE, "variance / its mean over segments"), strict=True):
             axes.set(yscale="log", xlabel="segment that was replaced", ylabel=words)
             dress(axes)
@@ -49,12 +51,9 @@ def figure(runs: Runs) -> Figure:
     return drawn
 
 
-def sections(runs: Runs) -> Iterator[Part]:
-    """Yield what the report tells beside the figure and the claims."""
-    yield results(runs)
-    yield matching(runs)
-    yield from limit(runs)
-    yield from drift(runs)
+def sections(runs: Runs) -> list[Part]:
+    """Return what the report tells beside the figure and the claims."""
+    return [results(runs), matching(runs), *limit(runs), *drift(runs)]
 
 
 def results(runs: Runs) -> Part:
@@ -77,8 +76,8 @@ def results(runs: Runs) -> Part:
         cells = []
         for table, field, factor in columns.values():
             own = table[table["method"] == method] if field in table else table.iloc[:0]
-            means = own.groupby("seed")[field].mean() * factor if len(own) else []
-            cells.append(spread(list(means), len(runs.method(method)), Measure(field, field, field)))
+            means = [factor * mean for mean in own.groupby("seed")[field].mean()] if len(own) else []
+            cells.append(spread(means, len(runs.method(method)), Measure(field, field, field)))
         rows.append([runs.label(method), *cells])
     caption = (
         "Geometric means over seeds, with least and largest. Rate: the matched one. Validation error: mean over all "
@@ -129,8 +128,10 @@ def limit(runs: Runs) -> Iterator[Part]:
         for method in runs.methods:
             found = numbers.limit(runs, method)
             for number, (_, track) in enumerate(found.iterrows()):
-                label = {} if number else {"label": runs.label(method)}
-                axes.plot(found.columns, track, color=runs.color(method), marker="o", ms=3.5, lw=1.2, **label)
+                label = None if number else runs.label(method)
+                axes.plot(
+                    found.columns, track, color=runs.color(method), marker="o", ms=3.5, lw=1.2, label=label
+                )
         if not axes.lines:
             return
         axes.set(xscale="log", yscale="log", xlabel="rate, as a part of the matched one", ylabel=VARIANCE)
@@ -155,12 +156,8 @@ def drift(runs: Runs) -> Iterator[Part]:
                     {each["iteration"]: ERROR.of(each) for each in log.evaluations} for log in logs if log.done
                 ])  # fmt: skip
                 if len(table):
-                    looks = {
-                        "color": runs.color(method),
-                        "ls": dashes,
-                        "label": f"{runs.label(method)}, {words}",
-                    }
-                    axes.plot(table.columns, table.mean(), **looks)
+                    label = f"{runs.label(method)}, {words}"
+                    axes.plot(table.columns, table.mean(), color=runs.color(method), ls=dashes, label=label)
         if not axes.lines:
             return
         axes.set(xlabel="updates", ylabel="validation error on the equal mix, %")

@@ -107,8 +107,9 @@ def read(want: Data, path: Path | None) -> Faces:
     if path is None:
         return faces.generate(want.seed, want.train, want.valid, want.test, want.unlabelled)
     found = faces_file.read(path, want.fold)
-    parts = {"train": found.train, "valid": found.valid, "test": found.test, "unlabelled": found.unlabelled}
-    return found.first(*(min(getattr(want, name), len(part)) for name, part in parts.items()))
+    have = len(found.train), len(found.valid), len(found.test), len(found.unlabelled)
+    wanted = want.train, want.valid, want.test, want.unlabelled
+    return found.first(*map(min, wanted, have))
 
 
 def errors(model: ConvNet) -> Errors:
