@@ -58,8 +58,21 @@ def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section
     )
 
 
-def papers_settings(kind: type[Section], presets_file: Path, **otherwise: Any) -> dict[str, Any]:
-    """Return the settings of the preset `paper` as plain tables, with what even that preset changes put back."""
+def papers_settings(
+    kind: type[Section], presets_file: Path, *fields: str, **otherwise: Any
+) -> dict[str, Any]:
+    """Return what the paper says of its settings, as plain tables.
+
+    Args:
+        kind: All settings.
+        presets_file: The file with the preset `paper`.
+        *fields: The sections and dotted fields of that preset that are the paper's, and not ours.
+        **otherwise: What even that preset changes, as it is in the paper.
+    """
     preset = presets(presets_file, kind)["paper"]
-    settings = build(kind, changed(kind, preset.changes), preset.where)
-    return merged(kind, stated(settings), otherwise)
+    table = stated(build(kind, changed(kind, preset.changes), preset.where))
+    found: dict[str, Any] = {}
+    for field in fields:
+        section, _, name = field.partition(".")
+        found = merged(None, found, {section: {name: table[section][name]} if name else table[section]})
+    return merged(None, found, otherwise)

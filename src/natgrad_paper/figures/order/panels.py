@@ -1,10 +1,9 @@
 """The figure and the sections of figure 2's report: variances, the matching, small rates, the drift."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from natgrad_paper.figures.order import numbers
 from natgrad_paper.figures.order.protocol import BACKWARDS, FORWARDS, UNPERTURBED
@@ -43,6 +42,7 @@ def figure(runs: Runs) -> Figure:
                     )
         for axes, words in zip(panels, (VARIANCE, "variance / its mean over segments"), strict=True):
             axes.set(yscale="log", xlabel="segment that was replaced", ylabel=words)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             dress(axes)
         if panels[0].lines:
             panels[0].legend()
@@ -53,7 +53,7 @@ def figure(runs: Runs) -> Figure:
 
 def sections(runs: Runs) -> list[Part]:
     """Return what the report tells beside the figure and the claims."""
-    return [results(runs), matching(runs), *limit(runs), *drift(runs)]
+    return [results(runs), matching(runs), controls(runs)]
 
 
 def results(runs: Runs) -> Part:
@@ -120,50 +120,31 @@ def matching(runs: Runs) -> Part:
     return Part("Matching the rates", "matching", [Table(head, rows, caption)])
 
 
-def limit(runs: Runs) -> Iterator[Part]:
-    """Yield the variance against the rate, both logarithmic."""
+def controls(runs: Runs) -> Part:
+    """Return the variance against the rate, and the error along streams whose mix of classes drifts."""
     with styled():
-        drawn = blank(5.6, 4.2)
-        axes = drawn.subplots()
+        drawn = blank(12, 4.6)
+        left, right = drawn.subplots(1, 2)
         for method in runs.methods:
+            label, color = runs.label(method), runs.color(method)
             found = numbers.limit(runs, method)
             for number, (_, track) in enumerate(found.iterrows()):
-                label = None if number else runs.label(method)
-                axes.plot(
-                    found.columns, track, color=runs.color(method), marker="o", ms=3.5, lw=1.2, label=label
-                )
-        if not axes.lines:
-            return
-        axes.set(xscale="log", yscale="log", xlabel="rate, as a part of the matched one", ylabel=VARIANCE)
-        axes.legend()
-        dress(axes)
-    caption = (
-        "Variance of the outputs with one segment replaced, against the rate; one line per method and seed. Where the "
-        "outputs depend on the examples linearly, it falls with the square of the rate."
-    )
-    yield Part("Smaller rates", "limit", [Picture(drawn, caption)])
-
-
-def drift(runs: Runs) -> Iterator[Part]:
-    """Yield the error on the equal mix along drifting and not drifting streams, mean over seeds."""
-    with styled():
-        drawn = blank(5.6, 4.2)
-        axes = drawn.subplots()
-        for method in runs.methods:
+                left.plot(found.columns, track, color=color, marker="o", label=None if number else label)
             for (training, words), dashes in zip(STREAMS.items(), ("solid", "dashed", "dotted"), strict=True):
-                logs = runs.method(method, training)
-                table = pd.DataFrame([
-                    {each["iteration"]: ERROR.of(each) for each in log.evaluations} for log in logs if log.done
-                ])  # fmt: skip
-                if len(table):
-                    label = f"{runs.label(method)}, {words}"
-                    axes.plot(table.columns, table.mean(), color=runs.color(method), ls=dashes, label=label)
-        if not axes.lines:
-            return
-        axes.set(xlabel="updates", ylabel="validation error on the equal mix, %")
-        axes.legend()
+                logs = [log for log in runs.method(method, training) if log.done]
+                table = pd.DataFrame(
+                    [{each["iteration"]: ERROR.of(each) for each in log.evaluations} for log in logs]
+                )
+                right.plot(table.columns, table.mean(), color=color, ls=dashes, label=f"{label}, {words}")
+        left.set(xscale="log", yscale="log", xlabel="rate, as a part of the matched one", ylabel=VARIANCE)
+        right.set(xlabel="updates", ylabel="validation error on the equal mix, %")
+        for axes in (left, right):
+            axes.legend()
+            dress(axes)
     caption = (
-        "Validation error on the equal mix, mean over seeds: along the unperturbed stream, and along streams on which "
-        "the classes come one after another, at the same rates."
+        "Left: variance of the outputs with one segment replaced, against the rate; one line per method and seed. "
+        "Where outputs depend on examples linearly, it falls with the square of the rate. Right: validation error on "
+        "the equal mix, mean over seeds, along the unperturbed stream and along streams on which the classes come one "
+        "after another, at the same rates."
     )
-    yield Part("A drifting mix of classes", "drift", [Picture(drawn, caption)])
+    return Part("Smaller rates, and a drifting mix of classes", "controls", [Picture(drawn, caption)])
