@@ -81,7 +81,7 @@ class Training:
     change: Callable[[Any], Optimizer] | None = None
     """From the method's optimizer to one that differs in its numbers alone: it compiles nothing."""
     outputs: Callable[[Tree], np.ndarray] | None = None
-    """Of the final parameters: kept on the disk until they are dropped."""
+    """Of the final parameters: kept on the disk until they are dropped. One of many alike, it logs no steps."""
 
     @property
     def stem(self) -> str:
@@ -146,6 +146,8 @@ class Run:
     def finished(self, training: Training) -> RunLog | None:
         """Return the log of a training that an earlier run finished, if this one goes on from there."""
         found = self._finished(training) if self.resume else None
+        if found is not None and training.outputs is not None and self.outputs(training) is None:
+            return None  # Its outputs got lost: it is trained again.
         if found is not None:
             self.display.skip(training.title, bool(training.name))
             self._checkpoints(training).discard()  # A kill may have come before.
@@ -174,7 +176,8 @@ class Run:
             for event in trainer.run(training.seed, source, budget, resumed, training.start, optimizer):
                 new = found is None or event.steps  # What is known from a checkpoint is not written again.
                 for record in event.records() if new else ():
-                    log.write(record)
+                    if training.outputs is None or record["record"] != "step":
+                        log.write(record)
                 shown(event)
                 done = event.status in (Status.FINISHED, Status.EARLY)
                 due = event.status or self.signals.asked or time.monotonic() - saved > self.checkpoint_seconds
