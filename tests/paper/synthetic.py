@@ -22,7 +22,12 @@ def run_log(
     Its end is a status, words on why it was given up, or None where it was cut off.
     """
     known = end in list(Status)
-    name = {"name": method, "label": label or method.upper(), "color": COLORS[order % len(COLORS)], "order": order}
+    name = {
+        "name": method,
+        "label": label or method.upper(),
+        "color": COLORS[order % len(COLORS)],
+        "order": order,
+    }
     header = {
         "experiment": "curves",
         "preset": "small",

@@ -91,7 +91,9 @@ def test_axes_are_judged_apart():
             record["training_seconds"] *= 1.5 + 0.1 * seed
         return found
 
-    logs = [run_log("a", seed, order=0, errors=errors) for seed in range(3)] + [slow(seed) for seed in range(3)]
+    logs = [run_log("a", seed, order=0, errors=errors) for seed in range(3)] + [
+        slow(seed) for seed in range(3)
+    ]
     found = runs(*map(level, logs))
     assert [finding.verdict for finding in Below("a", "b")(found)] == [EQUAL, HOLDS]
 
@@ -163,9 +165,7 @@ def test_a_finding_on_an_ailing_run_is_void_and_says_why(ail, cause):
 
 
 def test_void_says_how_many_runs_are_like_it():
-    found = runs(
-        *(ailing(seed=seed, refused=50) for seed in range(3)), *(run_log("b", s) for s in range(3))
-    )
+    found = runs(*(ailing(seed=seed, refused=50) for seed in range(3)), *(run_log("b", s) for s in range(3)))
     assert Below("a", "b")(found)[0].words.endswith(
         "void: A, seed 0: 50 of 100 steps refused; 2 more runs like it"
     )
@@ -201,13 +201,15 @@ def test_what_was_not_measured_is_not_compared():
     for log in short:
         for record, iteration in zip(log.evaluations, (0, 3, 5), strict=True):
             record["iteration"] = iteration
-    found = Below("a", "b", RECONSTRUCTION.panels[:1])(runs(*short, *(run_log("b", s, order=2) for s in range(3))))
+    found = Below("a", "b", RECONSTRUCTION.panels[:1])(
+        runs(*short, *(run_log("b", s, order=2) for s in range(3)))
+    )
     assert found[0].words == "A / B at 5 iterations: not measured there"
     assert found[0].verdict is OPEN
 
 
 def test_a_run_first_evaluated_at_60_is_not_compared_at_18():
-    """Three ticks of a report rested on a straight line from the start to step 60: they were wrong by a factor of ten."""
+    """Three ticks of a report rested on a straight line from the start to step 60, wrong by a factor of ten."""
 
     def at(log, *iterations):
         for record, iteration in zip(log.evaluations, iterations, strict=True):
@@ -233,7 +235,9 @@ def test_a_claim_may_say_what_effect_is_the_smallest_that_counts():
 
 
 def test_seeds_for_choosing_settings_are_never_judged():
-    logs = [run_log(name, seed, scale) for name, scale in (("a", 0.5), ("b", 1.0)) for seed in (0, 1, 100, 101)]
+    logs = [
+        run_log(name, seed, scale) for name, scale in (("a", 0.5), ("b", 1.0)) for seed in (0, 1, 100, 101)
+    ]
     assert Below("a", "b")(runs(*logs))[0].words.endswith("(2 seeds, too few)")
     assert runs(*logs).left_out == (100, 101)
     chosen = runs(*(log for log in logs if log.seed >= 100))

@@ -82,7 +82,9 @@ def test_names_of_lines_are_kept_apart():
 
 
 def test_methods_are_grouped_and_the_rest_comes_last():
-    groups = figure.grouped(("sgd", "ngd", "own"), (("Old", ("sgd", "adam")), ("New", ("hf",)), ("Ours", ("ngd",))))
+    groups = figure.grouped(
+        ("sgd", "ngd", "own"), (("Old", ("sgd", "adam")), ("New", ("hf",)), ("Ours", ("ngd",)))
+    )
     assert [(group.title, group.dashes, group.methods) for group in groups] == [
         ("Old", "solid", ("sgd",)),
         ("Ours", "dotted", ("ngd",)),
@@ -100,17 +102,27 @@ def test_paired_differences_are_drawn_with_their_interval():
     wrong = Panel(Measure("wrong", "test error", "", LINEAR, "%", 100.0))
     drawn = figure.paired(runs(*logs), [("a", "b"), ("b", "a"), ("a", "absent")], ITERATIONS, wrong)
     ratio, difference = drawn.axes
-    tracks = [np.asarray(line.get_xdata(), float) for line in ratio.lines[1:]]  # the first is that of no difference
+    tracks = [
+        np.asarray(line.get_xdata(), float) for line in ratio.lines[1:]
+    ]  # the first is that of no difference
     np.testing.assert_allclose(sorted(tracks[0]), [0.5, 0.55, 0.6])
     low, high = tracks[1]
     assert low < 0.5 < tracks[2][0] < 0.6 < high
     np.testing.assert_allclose(tracks[2], [0.5485], rtol=1e-3)
     assert float(difference.lines[1].get_xdata()[0]) == pytest.approx(-5.0)
-    assert [label.get_text() for label in ratio.get_yticklabels()] == ["A against B", "B against A", "A against absent"]
+    assert [label.get_text() for label in ratio.get_yticklabels()] == [
+        "A against B",
+        "B against A",
+        "A against absent",
+    ]
 
 
 def test_a_quantity_along_a_run_is_its_median():
-    steps = ({"iteration": 1, "damping": 3.0}, {"iteration": 50, "damping": 1.0}, {"iteration": 60, "damping": None})
+    steps = (
+        {"iteration": 1, "damping": 3.0},
+        {"iteration": 50, "damping": 1.0},
+        {"iteration": 60, "damping": None},
+    )
     found = runs(run_log(seed=0, steps=steps), run_log(seed=1, steps=({"iteration": 1, "damping": 5.0},)))
     x, y = diagnostics.track(found, "ngd", diagnostics.QUANTITIES[0])
     np.testing.assert_allclose(x, [1, 50])

@@ -23,7 +23,9 @@ def test_methods_keep_the_order_of_the_experiment_and_seeds_theirs():
 
 
 def test_named_trainings_are_apart():
-    logs = [run_log(training=name, seed=seed) for name in ("", "segment-01-1", "segment-01-2") for seed in (0, 1)]
+    logs = [
+        run_log(training=name, seed=seed) for name in ("", "segment-01-1", "segment-01-2") for seed in (0, 1)
+    ]
     found = runs(*logs)
     assert [(log.seed, log.training) for log in found.method("ngd")] == [(0, ""), (1, "")]
     assert [log.seed for log in found.method("ngd", "segment-01-2")] == [0, 1]
@@ -34,7 +36,11 @@ def test_named_trainings_are_apart():
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [
-        ({}, {"sha": "b" * 64}, "logs: expected one data set, found 2: Curves (regenerated) aaaaaaaa, Curves"),
+        (
+            {},
+            {"sha": "b" * 64},
+            "logs: expected one data set, found 2: Curves (regenerated) aaaaaaaa, Curves",
+        ),
         (
             {"settings": {"ngd": {"rate": 1.0, "batch": 500}}},
             {"settings": {"ngd": {"rate": 0.5, "batch": 500}}},
@@ -80,7 +86,9 @@ def test_tables_are_tidy(tmp_path):
     assert len(evaluations) == 9
     assert evaluations.groupby("method")["squared_error"].last().to_dict() == {"ngd": 2.0, "sgd": 2.0}
     assert len(natgrad_paper.load(str(directory), "steps")) == 8
-    assert natgrad_paper.load(directory, "measures")[["method", "seed", "segment", "variance"]].values.tolist() == [
+    assert natgrad_paper.load(directory, "measures")[
+        ["method", "seed", "segment", "variance"]
+    ].values.tolist() == [
         ["ngd", 0, 3, 0.5],
         ["ngd", 1, 3, 0.5],
     ]
