@@ -46,9 +46,8 @@ def versions(runs: Runs) -> str:
 
 def machines(runs: Runs) -> str:
     """Return the machines of the runs, as far as logs describe them."""
-    return "; ".join(
-        _different(f"{log.header['cores']} cores, {log.header['platform']}" for log in runs.logs)
-    )
+    found = ((log.header["cores"], log.header["platform"]) for log in runs.logs)
+    return "; ".join(_different(f"{cores} core{'s' * (cores != 1)}, {platform}" for cores, platform in found))
 
 
 def commits(runs: Runs) -> str:

@@ -4,18 +4,24 @@ import math
 
 import numpy as np
 import pytest
-from synthetic import run_log
+from synthetic import run_log, runs
 
-from natgrad_paper.claims import Below, BestBelow, Claim, Reliable, Verdict, judge, rule, together, verdict_on
-from natgrad_paper.experiments import curves_claims, unlabelled_claims
-from natgrad_paper.measures import LINEAR, RECONSTRUCTION, Measure, Panel
-from natgrad_paper.series import by_method
+from natgrad_paper.report.claims import (
+    Below,
+    BestBelow,
+    Claim,
+    Finding,
+    Judged,
+    Reliable,
+    Verdict,
+    judge,
+    lede,
+    together,
+    verdict_on,
+)
+from natgrad_paper.report.views import LINEAR, RECONSTRUCTION, Measure, Panel
 
 HOLDS, FAILS, OPEN, EQUAL, VOID, ABSENT = Verdict
-
-
-def methods(*logs):
-    return {runs.name: runs for runs in by_method(list(logs))}
 
 
 def level(log, plateau=100.0):
@@ -27,7 +33,7 @@ def level(log, plateau=100.0):
 def pairs(scales, **rest):
     """Return runs of `a` that are so many times as bad as those of `b` from the same seed, on top of a spread
     between seeds that pairing has to remove."""
-    return methods(
+    return runs(
         *(level(run_log("a", seed, scale * 3.0**seed, order=0, **rest)) for seed, scale in enumerate(scales)),
         *(level(run_log("b", seed, 3.0**seed, order=1)) for seed in range(len(scales))),
     )
@@ -70,26 +76,30 @@ def test_the_margin_is_students():
 
 def test_no_difference_is_found_only_where_somebody_is_known_to_have_learned():
     logs = [run_log(name, seed) for name in "ab" for seed in range(3)]
-    for finding in Below("a", "b")(methods(*logs)):
+    for finding in Below("a", "b")(runs(*logs)):
         assert finding.verdict is OPEN
         assert "whether either left the plateau, the logs do not say" in finding.words
 
 
 def test_axes_are_judged_apart():
     # b takes half as long again for the same errors: lower at equal time, equal at equal iterations.
+    errors = [8.0 / 2**k for k in range(8)]
+
     def slow(seed):
-        found = run_log("b", seed)
+        found = run_log("b", seed, errors=errors)
         for record in found.evaluations:
             record["training_seconds"] *= 1.5 + 0.1 * seed
         return found
 
-    logs = [run_log("a", seed, order=0) for seed in range(3)] + [slow(seed) for seed in range(3)]
-    found = methods(*map(level, logs))
+    logs = [run_log("a", seed, order=0, errors=errors) for seed in range(3)] + [
+        slow(seed) for seed in range(3)
+    ]
+    found = runs(*map(level, logs))
     assert [finding.verdict for finding in Below("a", "b")(found)] == [EQUAL, HOLDS]
 
 
 def test_missing_methods_are_not_run_and_unpaired_seeds_not_decided():
-    found = methods(run_log("a", 0), run_log("b", 1, order=2))
+    found = runs(run_log("a", 0), run_log("b", 1, order=2))
     assert Below("a", "c")(found)[0].words == "no runs of c"
     assert Below("a", "c")(found)[0].verdict is ABSENT
     assert Below("x", "y")(found)[0].words == "no runs of x or y"
@@ -102,7 +112,7 @@ def test_cut_runs_are_left_out():
     scales = (0.5, 0.51, 0.52)
     better = [run_log("a", seed, scale, order=0) for seed, scale in enumerate(scales)]
     cut = run_log("a", 3, 50.0, order=0, end="interrupted", errors=(8.0, 7.0))
-    assert "3 seeds" in (found := Below("a", "b")(methods(*good, *better, cut))[0]).words
+    assert "3 seeds" in (found := Below("a", "b")(runs(*good, *better, cut))[0]).words
     assert found.verdict is HOLDS
 
 
@@ -144,7 +154,7 @@ def test_a_finding_on_an_ailing_run_is_void_and_says_why(ail, cause):
     """On whichever side it is; a sound one is judged."""
     sound = [run_log("a", seed, 0.5 + seed / 100, order=0) for seed in (0, 2, 3)]
     others = [run_log("b", seed, order=1) for seed in range(4)]
-    found = methods(*sound, ailing(**ail), *others)
+    found = runs(*sound, ailing(**ail), *others)
     for finding in (*Below("a", "b")(found), *Below("b", "a")(found), *BestBelow(("a",), "b")(found)):
         if cause is None:
             assert finding.verdict in (HOLDS, FAILS)
@@ -155,16 +165,14 @@ def test_a_finding_on_an_ailing_run_is_void_and_says_why(ail, cause):
 
 
 def test_void_says_how_many_runs_are_like_it():
-    found = methods(
-        *(ailing(seed=seed, refused=50) for seed in range(3)), *(run_log("b", s) for s in range(3))
-    )
+    found = runs(*(ailing(seed=seed, refused=50) for seed in range(3)), *(run_log("b", s) for s in range(3)))
     assert Below("a", "b")(found)[0].words.endswith(
         "void: A, seed 0: 50 of 100 steps refused; 2 more runs like it"
     )
 
 
 def test_the_best_is_picked_among_sound_runs():
-    found = methods(
+    found = runs(
         *(ailing("x", seed, refused=50) for seed in range(3)),
         *(run_log("y", seed, 0.7 + seed / 100) for seed in range(3)),
         *(run_log("adam", seed) for seed in range(3)),
@@ -179,12 +187,12 @@ def test_nothing_is_found_where_neither_arm_has_left_the_plateau():
     for plateau, verdict in ((2.0, VOID), (1.5, VOID), (2.4, HOLDS), (4.0, HOLDS)):
         logs = [level(run_log("a", s, 0.95 + s / 1000), plateau) for s in range(3)]
         logs += [level(run_log("b", s), plateau) for s in range(3)]
-        found = Below("a", "b")(methods(*logs))
+        found = Below("a", "b")(runs(*logs))
         assert [finding.verdict for finding in found] == [verdict] * 2, plateau
         assert ("nobody has left the plateau" in found[0].words) == (verdict is VOID)
     one = [level(run_log("a", s, 0.1 + s / 1000)) for s in range(3)]
     one += [level(run_log("b", s, 2.0)) for s in range(3)]
-    assert Below("a", "b")(methods(*one))[0].verdict is HOLDS  # one of the two is enough
+    assert Below("a", "b")(runs(*one))[0].verdict is HOLDS  # one of the two is enough
 
 
 def test_what_was_not_measured_is_not_compared():
@@ -193,15 +201,64 @@ def test_what_was_not_measured_is_not_compared():
     for log in short:
         for record, iteration in zip(log.evaluations, (0, 3, 5), strict=True):
             record["iteration"] = iteration
-    found = Below("a", "b", RECONSTRUCTION.panels[:1])(methods(*short, *(run_log("b", s) for s in range(3))))
+    found = Below("a", "b", RECONSTRUCTION.panels[:1])(
+        runs(*short, *(run_log("b", s, order=2) for s in range(3)))
+    )
     assert found[0].words == "A / B at 5 iterations: not measured there"
     assert found[0].verdict is OPEN
+
+
+def test_a_run_first_evaluated_at_60_is_not_compared_at_18():
+    """Three ticks of a report rested on a straight line from the start to step 60, wrong by a factor of ten."""
+
+    def at(log, *iterations):
+        for record, iteration in zip(log.evaluations, iterations, strict=True):
+            record["iteration"] = iteration
+        return log
+
+    natural = [at(run_log("ngd-l", seed, order=0), 0, 9, 18) for seed in range(5)]
+    plain = [at(run_log("sgd", seed, errors=(265.6, 12.57, 12.5)), 0, 60, 80) for seed in range(5)]
+    iterations, _ = Below("ngd-l", "sgd")(runs(*natural, *plain))
+    assert iterations.words == "NGD-L / SGD at 18 iterations: not measured there"
+    assert iterations.verdict is OPEN
+
+
+def test_a_claim_may_say_what_effect_is_the_smallest_that_counts():
+    logs = pairs((0.93, 0.94, 0.95))
+    assert Below("a", "b")(logs)[0].verdict is HOLDS
+    (iterations, seconds) = Below("a", "b", smallest=0.15)(logs)
+    assert iterations.verdict is seconds.verdict is EQUAL
+    assert iterations.words.endswith("no difference beyond 15%")
+    (judged,) = judge([Claim("x", "", "", (Below("a", "b", smallest=0.15),))], logs)
+    assert judged.words == "no difference beyond 15%"
+    assert BestBelow(("a",), "b", smallest=0.15)(logs)[0].verdict is EQUAL
+
+
+def test_seeds_for_choosing_settings_are_never_judged():
+    logs = [
+        run_log(name, seed, scale) for name, scale in (("a", 0.5), ("b", 1.0)) for seed in (0, 1, 100, 101)
+    ]
+    assert Below("a", "b")(runs(*logs))[0].words.endswith("(2 seeds, too few)")
+    assert runs(*logs).left_out == (100, 101)
+    chosen = runs(*(log for log in logs if log.seed >= 100))
+    (judged,) = judge([Claim("x", "", "", (Below("a", "b"),))], chosen)
+    assert judged.verdict is ABSENT
+    assert "seeds for choosing settings" in judged.findings[0].words
+
+
+def test_a_run_that_its_patience_ended_is_evidence():
+    early = [run_log("a", seed, 0.5 + seed / 100, "early", errors=(8.0, 4.0, 2.0)) for seed in range(3)]
+    longer = [run_log("b", seed, errors=(8.0, 4.0, 2.0, 2.0)) for seed in range(3)]
+    (found, _) = Below("a", "b")(runs(*early, *longer))
+    assert found.verdict is HOLDS
+    assert "at 1 000 iterations" in found.words
+    assert Reliable("a")(runs(*early))[0].verdict is HOLDS
 
 
 def test_an_error_that_is_not_finite_counts_as_that_of_the_start():
     diverged = [run_log("a", seed, order=0, errors=(8.0, 4.0, None)) for seed in range(3)]
     found = Below("a", "b", RECONSTRUCTION.panels[:1])(
-        methods(*diverged, *(run_log("b", seed) for seed in range(3)))
+        runs(*diverged, *(run_log("b", seed) for seed in range(3)))
     )
     assert found[0].verdict is FAILS
     assert found[0].words == "A / B at 100 iterations: 4 (4 to 4, 3 seeds)"
@@ -217,25 +274,12 @@ def test_counted_errors_are_compared_by_their_difference():
             record["test_misclassified"] = share
         return found
 
-    runs = [counted("a", seed, share) for seed, share in enumerate((0.0, 0.2, 0.1))]
-    runs += [counted("b", seed, share) for seed, share in enumerate((0.04, 0.25, 0.16))]
-    (found,) = Below("a", "b", (panel,))(methods(*runs))
+    logs = [counted("a", seed, share) for seed, share in enumerate((0.0, 0.2, 0.1))]
+    logs += [counted("b", seed, share) for seed, share in enumerate((0.04, 0.25, 0.16))]
+    (found,) = Below("a", "b", (panel,))(runs(*logs))
     assert found.words == "A − B, test error, % at 100 iterations: −5 (−7.48 to −2.52, 3 seeds)"
     assert found.verdict is HOLDS
-    assert Below("b", "a", (panel,))(methods(*runs))[0].verdict is FAILS
-
-
-def test_the_rule_is_in_the_words_of_what_is_shown():
-    curves_rule, faces_rule = (dict(rule(view)) for view in (RECONSTRUCTION, unlabelled_claims.VIEW))
-    assert "at equal training time" in curves_rule["A below B"]
-    assert "mean over seeds of log(error of A / error of B) lies below" in curves_rule["holds"]
-    assert "2% or 0.5 points" in faces_rule["no difference"]
-    assert "10%" in curves_rule["void"]
-    assert "training time" not in faces_rule["A below B"]
-    assert (
-        "log(error of A / error of B) (training cost) or error of A − error of B (test error)"
-        in (faces_rule["holds"])
-    )
+    assert Below("b", "a", (panel,))(runs(*logs))[0].verdict is FAILS
 
 
 def test_conjunction():
@@ -247,8 +291,17 @@ def test_conjunction():
     assert together([HOLDS, VOID, ABSENT, OPEN]) is VOID
     assert together([EQUAL, VOID]) is EQUAL
     assert together([EQUAL, FAILS]) is FAILS
-    (judged,) = judge([Claim("x", "", "", (Below("a", "b"),))], list(pairs((0.5, 0.6, 0.55)).values()))
+    (judged,) = judge([Claim("x", "", "", (Below("a", "b"),))], pairs((0.5, 0.6, 0.55)))
     assert judged.verdict is HOLDS
+
+
+def test_the_verdicts_in_a_sentence():
+    words = lede([HOLDS, HOLDS, FAILS, EQUAL, VOID, ABSENT, OPEN])
+    assert words == (
+        "On this evidence 2 of 7 claims hold, 1 does not, 1 shows no difference, 1 is void, 1 was not run, "
+        "and 1 is not decided."
+    )
+    assert Judged(Claim("x", "", "", ()), (Finding("", HOLDS), Finding("", FAILS))).words == "does not hold"
 
 
 @pytest.mark.parametrize(
@@ -264,13 +317,13 @@ def test_conjunction():
 )
 def test_reliable_means_to_the_end_and_learned(seeds, last, verdict):
     logs = [run_log("a", seed) for seed in range(seeds - 1)] + [run_log("a", seeds - 1, **last)]
-    assert Reliable("a")(methods(*logs))[0].verdict is verdict
-    assert Reliable("b")(methods(*logs))[0].verdict is ABSENT
+    assert Reliable("a")(runs(*logs))[0].verdict is verdict
+    assert Reliable("b")(runs(*logs))[0].verdict is ABSENT
 
 
 def test_a_run_on_the_plateau_has_not_learned_and_an_ailing_one_is_no_evidence():
     def judged(*logs):
-        return Reliable("a")(methods(*logs))[0].verdict
+        return Reliable("a")(runs(*logs))[0].verdict
 
     left = [level(run_log("a", seed)) for seed in range(3)]
     on_it = [level(run_log("a", 3 + seed), 2.2) for seed in range(3)]
@@ -287,50 +340,8 @@ def test_best_is_picked_at_equal_time():
         for seed in range(3)
     ]
     logs += [run_log("adam", seed) for seed in range(3)]
-    (found,) = BestBelow(("x", "y", "z"), "adam")(methods(*logs))
+    (found,) = BestBelow(("x", "y", "z"), "adam")(runs(*logs))
     assert found.verdict is HOLDS
     assert found.words.startswith("Y / ADAM at 4 s")
-    assert BestBelow(("x",), "nesterov")(methods(*logs))[0].words == "no runs of nesterov"
-    assert BestBelow(("q",), "adam")(methods(*logs))[0].words == "no runs of any natural method"
-
-
-def curves(scales, seeds=3):
-    config = {"ksd": {"size": 20}}
-    logs = [
-        run_log(name, seed, scale * 1.01**seed, config=config, order=order)
-        for order, (name, scale) in enumerate(scales.items())
-        for seed in range(seeds)
-    ]
-    return {each.claim.key: each for each in judge(curves_claims.CLAIMS, by_method(logs))}
-
-
-AS_CLAIMED = {
-    "sgd": 9, "ngd": 3, "ngd-same": 4, "ngd-l": 2, "ncg-l": 1, "ncg-f": 1.5, "ngd-diag": 5, "ncg-f-diag": 6,
-    "ksd": 1, "ksd-without": 2, "ngd-search-same": 3, "ngd-search-fresh": 2, "ngd-search-full": 1, "adam": 2,
-    "nesterov": 3,
-}  # fmt: skip
-
-
-def test_all_claims_of_the_paper_hold_fail_and_stay_open():
-    as_claimed = curves(AS_CLAIMED)
-    assert list(as_claimed) == list("abcdefgh")
-    assert {each.verdict for each in as_claimed.values()} == {HOLDS}
-    reversed_ = curves({name: 1 / scale for name, scale in AS_CLAIMED.items()} | {"ngd": 1e3})
-    assert {key for key, each in reversed_.items() if each.verdict is FAILS} == set("abcdefgh")
-    assert {each.verdict for each in curves(AS_CLAIMED, seeds=2).values()} == {OPEN}
-
-
-@pytest.mark.parametrize(
-    ("missing", "keys"),
-    [("ngd-same", "a"), ("ngd-l", "bd"), ("ncg-f", "cde"), ("sgd", "d"), ("ncg-f-diag", "e"), ("ksd", "f"),
-     ("ksd-without", "f"), ("ngd-search-full", "g"), ("adam", "h")],
-)  # fmt: skip
-def test_claims_without_their_runs_are_not_run(missing, keys):
-    found = curves({name: scale for name, scale in AS_CLAIMED.items() if name != missing})
-    assert {key for key, each in found.items() if each.verdict is ABSENT} == set(keys)
-    assert all(any(missing in finding.words for finding in found[key].findings) for key in keys)
-
-
-def test_memory_follows_from_the_settings():
-    words = curves(AS_CLAIMED)["f"].findings[-1].words
-    assert "NCG 1, KSD 21" in words
+    assert BestBelow(("x",), "nesterov")(runs(*logs))[0].words == "no runs of nesterov"
+    assert BestBelow(("q",), "adam")(runs(*logs))[0].words == "no runs of any natural method"
