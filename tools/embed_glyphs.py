@@ -1,4 +1,4 @@
-"""How `glyphs.npz` was made: `python -m natgrad_paper.data.embed_glyphs SOURCE.npz TARGET.npz`.
+"""How `glyphs.npz` was made: `python tools/embed_glyphs.py SOURCE.npz TARGET.npz`.
 
 SOURCE holds `images` uint8 (n, 32, 32), `labels`, `font`, `font_names` and `font_licence`: handwriting fonts of the
 npm packages @fontsource/<name>, rendered. Fonts whose package names its licence in full are kept (SIL Open Font

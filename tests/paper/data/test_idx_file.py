@@ -5,28 +5,13 @@ import struct
 
 import numpy as np
 import pytest
+from picture_files import idx, pictures
+from picture_files import write_idx as write
 
 from natgrad_paper.data import idx_file
 from natgrad_paper.errors import UserError
 
 TRAIN, TEST = idx_file.FILES.values()
-
-
-def idx(images, magic=idx_file.MAGIC, shape=None):
-    return struct.pack(">4I", magic, *(shape or images.shape)) + images.tobytes()
-
-
-def pictures(count, side=6, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (count, side, side)).astype(np.uint8)
-
-
-def write(directory, train=None, test=None, packed=False):
-    """Write both files, from bytes where they are given."""
-    directory.mkdir(exist_ok=True)
-    for name, content in ((TRAIN, train or idx(pictures(9))), (TEST, test or idx(pictures(4, seed=1)))):
-        path = directory / (name + ".gz" * packed)
-        path.write_bytes(gzip.compress(content) if packed else content)
-    return directory
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -92,3 +77,10 @@ def test_missing_files_are_named(tmp_path):
     (directory / TEST).unlink()
     with pytest.raises(UserError, match=f"{TEST}: expected this file, or the same with .gz, found neither"):
         idx_file.read(directory)
+
+
+def test_a_users_mnist(users_mnist):
+    found = idx_file.read(users_mnist)
+    assert found.name == "MNIST"
+    assert found.train.shape == (60_000, 784)
+    assert found.test.shape == (10_000, 784)

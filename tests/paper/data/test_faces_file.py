@@ -2,40 +2,17 @@
 
 import numpy as np
 import pytest
-import scipy.io
+from picture_files import tfd
+from picture_files import write_arrays as write
 
 from natgrad_paper.data import faces_file
 from natgrad_paper.errors import UserError
-
-COUNT = 20
-
-
-def tfd(**changes):
-    """Twelve faces with labels, eight without; fold f tests on the labelled faces f and f + 5."""
-    folds = np.zeros((COUNT, 5), np.uint8)
-    folds[:12] = 1
-    for fold in range(5):
-        folds[[fold, fold + 5], fold] = 3
-        folds[[fold + 1], fold] = 2
-    arrays = {
-        "images": np.random.default_rng(0).integers(0, 256, (COUNT, 48, 48)).astype(np.uint8),
-        "labs_ex": np.r_[np.arange(12) % 7 + 1, np.full(8, -1)].astype(np.int16)[:, None],
-        "labs_id": np.full((COUNT, 1), -1, np.int16),
-        "folds": folds,
-    }
-    arrays |= changes
-    return {name: value for name, value in arrays.items() if value is not None}
 
 
 def changed(name, row, column, value, dtype=None):
     array = tfd()[name].astype(dtype or tfd()[name].dtype)
     array[row, column] = value
     return tfd(**{name: array})
-
-
-def write(path, arrays):
-    np.savez(path, **arrays) if path.suffix == ".npz" else scipy.io.savemat(path, arrays, do_compression=True)
-    return path
 
 
 @pytest.mark.parametrize("fold", range(1, 6))
