@@ -1,35 +1,34 @@
 """Arrays in files: what a `.mat` or `.npz` file holds, learnt from its headers before anything large is loaded.
 
 Nothing in a file is believed before it is checked: not how much it unpacks to, not the shapes it claims. Nothing
-is ever unpacked to the disk, so no name in an archive leads anywhere.
+is ever unpacked to the disk, so no name in an archive leads anywhere. No code in a file is ever run.
 """
 
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import scipy.io
 
 from natgrad_paper.errors import FieldError, UserError
 
-Arrays = Mapping[str, Any]
-
 NUMBERS = frozenset(
     {"double", "single", "logical", "float16", "float32", "float64"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
 """The kinds of arrays whose entries take eight bytes at most."""
+LARGEST = 1 << 30
+"""Bytes of a file, packed or not. The largest of the originals takes 250 MB."""
 PIECE = 1 << 20
 """Bytes unpacked at a time where they are only counted."""
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What a file says about one of its arrays."""
 
     shape: tuple[int, ...]
@@ -37,14 +36,21 @@ class Header:
     """The type of the numbers: `uint8`, `float64` (in MATLAB's words `double`), …"""
 
 
-@dataclass(frozen=True)
 class ArrayFile:
-    """A file whose headers have been read, and that loads the arrays asked for."""
+    """A `.mat` or `.npz` file: its headers are read when it is opened, its arrays when they are asked for."""
 
-    where: str
-    headers: Mapping[str, Header]
-    load: Callable[[list[str]], Arrays]
-    """Return the named arrays. No code in the file is ever run."""
+    def __init__(self, path: Path, content: str) -> None:
+        """Read the headers; `content` says what the file should hold."""
+        self.where, self._path, self._content = str(path), path, content
+        self._npz = path.suffix == ".npz"
+        if not path.is_file():
+            raise UserError(f"{path}: expected a file with {content}, found none")
+        if path.stat().st_size > LARGEST:
+            raise FieldError(self.where, "size", f"at most {LARGEST} bytes", path.stat().st_size)
+        with self._readable():
+            if (_npz_size(path) if self._npz else _mat_size(path)) > LARGEST:
+                raise FieldError(self.where, "size", f"at most {LARGEST} bytes, unpacked", "more")
+            self.headers = dict(_npz_headers(path) if self._npz else _mat_headers(path))
 
     def header(self, field: str, expected: str) -> Header:
         """Return the header of a field that must be there."""
@@ -53,17 +59,18 @@ class ArrayFile:
             raise FieldError(self.where, field, expected, f"only {found}")
         return self.headers[field]
 
-    def numbers(self, field: str, shape: tuple[int, ...], expected: str | None = None) -> None:
-        """Make sure that a field says it holds real numbers, in this shape."""
-        header = self.header(field, expected or f"shape {shape}")
-        if header.shape != shape:
-            raise FieldError(self.where, field, expected or f"shape {shape}", f"shape {header.shape}")
+    def numbers(self, field: str, *shapes: tuple[int, ...]) -> None:
+        """Make sure that a field says it holds real numbers, in one of these shapes."""
+        header = self.header(field, f"shape {shapes[0]}")
+        if header.shape not in shapes:
+            raise FieldError(self.where, field, f"shape {shapes[0]}", f"shape {header.shape}")
         if header.kind not in NUMBERS:
             raise FieldError(self.where, field, "real numbers", header.kind)
 
-    def count_images(self, field: str, side: int, counts: range, expected: str) -> int:
+    def count_images(self, field: str, side: int, counts: range, letter: str) -> int:
         """Return how many square uint8 pictures a field says it holds, if it says so and that is not too many."""
         header = self.header(field, "an array of images")
+        expected = f"shape ({letter}, {side}, {side}), uint8, {letter} from {counts[0]} to {counts[-1]}"
         count = header.shape[0] if header.shape else 0
         if header.shape != (count, side, side) or count not in counts:
             raise FieldError(self.where, field, expected, f"shape {header.shape}")
@@ -71,77 +78,68 @@ class ArrayFile:
             raise FieldError(self.where, field, expected, header.kind)
         return count
 
+    def load(self, *fields: str) -> list[np.ndarray]:
+        """Return arrays whose headers have been checked. What a header calls numbers is numbers."""
+        with self._readable():
+            if self._npz:
+                with np.load(self._path, allow_pickle=False) as archive:
+                    found = [archive[field] for field in fields]
+            else:
+                everything = scipy.io.loadmat(self._path, variable_names=fields)
+                found = [np.asarray(everything[field]) for field in fields]
+        for field, array in zip(fields, found, strict=True):
+            kind = self.headers[field].kind
+            if kind == "uint8" and array.dtype != np.uint8:
+                raise FieldError(self.where, field, "uint8", str(array.dtype))
+            if kind in NUMBERS and array.dtype.kind not in "fiu":
+                raise FieldError(self.where, field, "an array of real numbers", array.dtype)
+        return found
+
     def whole_numbers(
-        self, field: str, values: object, allowed: range, besides: int | None = None
+        self, field: str, values: np.ndarray, allowed: range, besides: int | None = None
     ) -> np.ndarray:
         """Return the loaded values as integers if each is a whole number in the range, `besides` excepted."""
-        expected = f"whole numbers {allowed[0]} to {allowed[-1]}"
-        expected += "" if besides is None else f" without {besides}"
-        if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-            raise FieldError(
-                self.where, field, expected, str(getattr(values, "dtype", type(values).__name__))
-            )
         good = np.isin(values, [number for number in allowed if number != besides])
         if not good.all():
             place = tuple(np.argwhere(~good)[0])
             words = ", ".join(f"{name} {at}" for name, at in zip(("row", "column"), place, strict=False))
+            but = "" if besides is None else f" without {besides}"
+            expected = f"whole numbers {allowed[0]} to {allowed[-1]}{but}"
             raise FieldError(self.where, field, expected, f"{values[place]:g} at {words}")
         return values.astype(np.int32)
 
-
-def open_arrays(path: Path, content: str, largest: int) -> ArrayFile:
-    """Read the headers of a file of at most `largest` bytes; `content` says what it should hold."""
-    where = str(path)
-    if not path.is_file():
-        raise UserError(f"{where}: expected a file with {content}, found none")
-    if path.stat().st_size > largest:
-        raise FieldError(where, "size", f"at most {largest} bytes", path.stat().st_size)
-    packed = path.suffix == ".npz"
-    try:
-        if (_npz_size(path) if packed else _mat_size(path, largest)) > largest:
-            raise FieldError(where, "size", f"at most {largest} bytes, unpacked", "more")
-        headers, load = _npz(path) if packed else _mat(path)
-    except UserError:
-        raise
-    except NotImplementedError:
-        raise UserError(f"{path}: expected a MATLAB file of version 5 to 7, found 7.3 (HDF5)") from None
-    except Exception as problem:  # scipy raises a dozen types on files that are not what they seem
-        raise _unreadable(path, content, problem) from None
-
-    def guarded(names: list[str]) -> Arrays:
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Say in one line what a library says of a file that is not what it seems, in a dozen types of errors."""
         try:
-            return load(names)
+            yield
+        except UserError:
+            raise
+        except NotImplementedError:
+            raise UserError(
+                f"{self.where}: expected a MATLAB file of version 5 to 7, found 7.3 (HDF5)"
+            ) from None
         except Exception as problem:
-            raise _unreadable(path, content, problem) from None
-
-    return ArrayFile(where, headers, guarded)
-
-
-def _mat_size(path: Path, largest: int) -> int:
-    """Return the bytes a MATLAB file of version 5 to 7 unpacks to, or something beyond `largest`: counted, not kept."""
-    total = 0
-    with path.open("rb") as stream:
-        ending = stream.read(128)[126:]
-        if ending not in (b"IM", b"MI"):  # Version 4, which packs nothing, or no such file: scipy will say.
-            return total
-        order = "<" if ending == b"IM" else ">"
-        while total <= largest and len(tag := stream.read(8)) == 8:
-            kind, size = struct.unpack(f"{order}II", tag)
-            if kind == 15:  # miCOMPRESSED
-                total += _unpacked(stream.read(min(size, largest)), largest)
-            else:
-                total += size
-                stream.seek(size, 1)
-    return total
+            kind = "an .npz" if self._npz else "a MATLAB"
+            detail = (" ".join(str(problem).split()) or type(problem).__name__)[:120]
+            raise UserError(
+                f"{self.where}: expected {kind} file with {self._content}, found an unreadable one ({detail})"
+            ) from None
 
 
-def _unpacked(packed: bytes, largest: int) -> int:
-    """Return how many bytes a zlib stream unpacks to, or something beyond `largest`."""
-    unpack, total = zlib.decompressobj(), 0
-    while packed and total <= largest:
-        total += len(unpack.decompress(packed, PIECE))
-        packed = unpack.unconsumed_tail
-    return total
+def _mat_headers(path: Path) -> Iterator[tuple[str, Header]]:
+    for name, shape, kind in scipy.io.whosmat(path):
+        yield name, Header(tuple(shape), kind)
+
+
+def _npz_headers(path: Path) -> Iterator[tuple[str, Header]]:
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.namelist():
+            with archive.open(entry) as stream:
+                first = np.lib.format.read_magic(stream) == (1, 0)
+                read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+                shape, _, kind = read(stream)
+                yield entry.removesuffix(".npy"), Header(shape, str(kind.newbyteorder("=")))
 
 
 def _npz_size(path: Path) -> int:
@@ -153,29 +151,22 @@ def _npz_size(path: Path) -> int:
         return sum(member.file_size for member in archive.infolist())
 
 
-def _mat(path: Path) -> tuple[dict[str, Header], Callable[[list[str]], Arrays]]:
-    headers = {name: Header(tuple(shape), kind) for name, shape, kind in scipy.io.whosmat(path)}
-    return headers, lambda names: scipy.io.loadmat(path, variable_names=names)
-
-
-def _npz(path: Path) -> tuple[dict[str, Header], Callable[[list[str]], Arrays]]:
-    headers = {}
-    with zipfile.ZipFile(path) as archive:
-        for entry in archive.namelist():
-            with archive.open(entry) as stream:
-                first = np.lib.format.read_magic(stream) == (1, 0)
-                read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-                shape, _, kind = read(stream)
-                headers[entry.removesuffix(".npy")] = Header(shape, str(kind.newbyteorder("=")))
-
-    def load(names: list[str]) -> Arrays:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in names}
-
-    return headers, load
-
-
-def _unreadable(path: Path, content: str, problem: Exception) -> UserError:
-    kind = "an .npz" if path.suffix == ".npz" else "a MATLAB"
-    detail = " ".join(str(problem).split()) or type(problem).__name__
-    return UserError(f"{path}: expected {kind} file with {content}, found an unreadable one ({detail[:120]})")
+def _mat_size(path: Path) -> int:
+    """Return the bytes a MATLAB file of version 5 to 7 unpacks to, or something beyond `LARGEST`: counted, not kept."""
+    total = 0
+    with path.open("rb") as stream:
+        ending = stream.read(128)[126:]
+        if ending not in (b"IM", b"MI"):  # Version 4, which packs nothing, or no such file: scipy will say.
+            return total
+        order = "<" if ending == b"IM" else ">"
+        while total <= LARGEST and len(tag := stream.read(8)) == 8:
+            kind, size = struct.unpack(f"{order}II", tag)
+            if kind != 15:  # not miCOMPRESSED
+                total += size
+                stream.seek(size, 1)
+                continue
+            packed, unpack = stream.read(min(size, LARGEST)), zlib.decompressobj()
+            while packed and total <= LARGEST:
+                total += len(unpack.decompress(packed, PIECE))
+                packed = unpack.unconsumed_tail
+    return total

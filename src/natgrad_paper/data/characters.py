@@ -18,6 +18,8 @@ from natgrad_paper.data.glyphs import CLASSES, Glyphs
 
 COMPLEXITY = 45_875
 """0.7, in units of 2⁻¹⁶."""
+STAGES = ("glyph", "slant", "thickness", "affine", "elastic", "pinch")
+"""What `show` returns of each example, in order; the last only if it is pinched."""
 
 
 class Source(NamedTuple):
@@ -78,7 +80,12 @@ def draw(
     if weights is None:
         weights = jnp.ones(CLASSES, jnp.int32)
     shares = jnp.broadcast_to(weights.astype(jnp.int32), (*indices.shape, CLASSES))
-    pixels, labels = jax.vmap(partial(_example, source, key, pinched))(indices.astype(jnp.uint32), shares)
+
+    def example(index: Array, weights: Array) -> tuple[Array, Array]:
+        image, label, traits = _undeformed(source, key, index, weights)
+        return stages(image, traits, pinched)[-1], label
+
+    pixels, labels = jax.vmap(example)(indices.astype(jnp.uint32), shares)
     if side == SIDE:
         return pixels.reshape(len(pixels), -1).astype(jnp.float32) * jnp.float32(1 / 255), labels
     sums = pixels.reshape(-1, side, 2, side, 2).sum(axis=(2, 4), dtype=jnp.int32)
@@ -96,11 +103,6 @@ def show(source: Source, key: Array, indices: Array, *, pinched: bool = True) ->
     return jax.vmap(one)(indices.astype(jnp.uint32))
 
 
-def _example(source: Source, key: Array, pinched: bool, index: Array, weights: Array) -> tuple[Array, Array]:
-    image, label, traits = _undeformed(source, key, index, weights)
-    return deformed(image, traits, pinched), label
-
-
 def _undeformed(source: Source, key: Array, index: Array, weights: Array) -> tuple[Array, Array, Traits]:
     """Return the glyph of an example, its label, and what will happen to it."""
     which, how = jax.random.split(jax.random.fold_in(key, index))
@@ -116,11 +118,6 @@ def _pick(source: Source, key: Array, weights: Array) -> tuple[Array, Array]:
     return source.images[number].astype(jnp.int32), label
 
 
-def deformed(image: Array, traits: Traits, pinched: bool = True) -> Array:
-    """Return the character after all deformations, int32 0..255."""
-    return stages(image, traits, pinched)[-1]
-
-
 def stages(image: Array, traits: Traits, pinched: bool = True) -> list[Array]:
     """Return the character as it comes, and after each deformation in the order of the original generator."""
     fields = jnp.asarray(deform.elastic_fields())[traits.level, traits.field]
@@ -131,7 +128,7 @@ def stages(image: Array, traits: Traits, pinched: bool = True) -> list[Array]:
     if not pinched:
         return [image, slanted, thick, moved, stretched]
     towards = jnp.asarray(deform.pinch_fields())[traits.pinch - deform.PINCH_LEAST]
-    return [image, slanted, thick, moved, stretched, deform.pinch(stretched, towards.astype(jnp.int32))]
+    return [image, slanted, thick, moved, stretched, deform.elastic(stretched, towards.astype(jnp.int32))]
 
 
 def traits(key: Array) -> Traits:

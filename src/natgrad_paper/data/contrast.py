@@ -41,8 +41,6 @@ def _blur(images: Array) -> Array:
 
 def _band(side: int) -> np.ndarray:
     """Return the matrix of the convolution along an axis of the given length, zeros beyond its ends."""
-    kernel = weights()
-    matrix = np.zeros((side, side))
-    for offset, weight in enumerate(kernel, start=-(WIDTH // 2)):
-        matrix += weight * np.eye(side, k=offset)
-    return matrix
+    return np.sum(
+        [w * np.eye(side, k=offset) for offset, w in enumerate(weights(), start=-(WIDTH // 2))], axis=0
+    )

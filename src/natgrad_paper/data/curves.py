@@ -4,13 +4,9 @@ Written anew after the description of the original (`digs3pts_1.mat`, Hinton & S
 the original's size and nearly its statistics, not its pixels: everywhere its name is "Curves (regenerated)".
 """
 
-import hashlib
-from typing import Any
-
 import numpy as np
 
 from natgrad_paper.data.images import Images
-from natgrad_paper.experiment import Share
 
 SIDE = 28
 TRAIN, TEST = 20_000, 10_000
@@ -29,20 +25,6 @@ def generate(seed: int = 0, train: int = TRAIN, test: int = TEST) -> Images:
     first of those that asking for more would give.
     """
     return Images(REGENERATED, draw(points(seed, 0, train)), draw(points(seed, 1, test)))
-
-
-def generate_share(seed: int, train: int, test: int, share: Share) -> tuple[Images, dict[str, Any]]:
-    """Return a share of the images, drawn alone, and the description of all of them.
-
-    All are a pure function of their points, so the hash is the points': six numbers an image instead of 784.
-    """
-    everything = points(seed, 0, train), points(seed, 1, test)
-    own = [draw(triples[share.of(len(triples))]) for triples in everything]
-    digest = hashlib.sha256()
-    for triples in everything:
-        digest.update(np.ascontiguousarray(np.round(triples, 6), dtype="<f8").tobytes())
-    shapes = {"train": [train, SIDE * SIDE], "test": [test, SIDE * SIDE]}
-    return Images(REGENERATED, *own), {"name": REGENERATED, "sha256": digest.hexdigest(), **shapes}
 
 
 def points(seed: int, stream: int, count: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import scipy.io
 
-from natgrad_paper.data.arrays_file import ArrayFile, open_arrays
+from natgrad_paper.data.arrays_file import ArrayFile
 from natgrad_paper.data.curves import SIDE, TEST, TRAIN
 from natgrad_paper.data.images import Images
 from natgrad_paper.errors import FieldError
@@ -16,8 +16,6 @@ ORIGINAL = "Curves (original)"
 PIXELS = SIDE * SIDE
 PARTS = {"bdata": TRAIN, "bdatatest": TEST}
 LONGEST_NAME = 60
-LARGEST_FILE = 1 << 30
-"""Bytes. The original takes 188 MB as doubles, so a gigabyte is something else."""
 
 
 def read(path: Path) -> Images:
@@ -26,22 +24,17 @@ def read(path: Path) -> Images:
     Shapes are checked before pixels are loaded. A file without a `name` is taken for the original,
     and must then have its exact shape.
     """
-    file = open_arrays(path, "the Curves data", LARGEST_FILE)
-    where, headers = file.where, file.headers
-    regenerated = "name" in headers
+    file = ArrayFile(path, "the Curves data")
+    regenerated = "name" in file.headers
     for part, rows in PARTS.items():
         shape = file.header(part, "an array of images").shape
-        fits = (
-            len(shape) == 2
-            and shape[1] == PIXELS
-            and (shape[0] == rows or (regenerated and 0 < shape[0] <= rows))
-        )
-        if not fits:
-            raise FieldError(where, part, f"shape ({rows}, {PIXELS})", str(tuple(shape)))
+        counts = range(1, rows + 1) if regenerated else (rows,)
+        if len(shape) != 2 or shape[1] != PIXELS or shape[0] not in counts:
+            raise FieldError(file.where, part, f"shape ({rows}, {PIXELS})", str(shape))
         file.numbers(part, shape)
     name = _name(file) if regenerated else ORIGINAL
-    loaded = file.load(list(PARTS))
-    return Images(name, *(_checked(where, part, loaded[part]) for part in PARTS))
+    pixels = zip(PARTS, file.load(*PARTS), strict=True)
+    return Images(name, *(_checked(file.where, part, values) for part, values in pixels))
 
 
 def write(path: Path, images: Images) -> None:
@@ -64,13 +57,10 @@ def write(path: Path, images: Images) -> None:
 def _name(file: ArrayFile) -> str:
     """Return the name that `write` gave, after checking that it is one: it goes into every figure."""
     expected, header = f"a plain text of at most {LONGEST_NAME} letters", file.headers["name"]
-    if header.shape not in ((), (1,)) or header.kind not in (
-        "char",
-        *(f"<U{n}" for n in range(LONGEST_NAME + 1)),
-    ):
+    texts = ("char", *(f"<U{n}" for n in range(LONGEST_NAME + 1)))
+    if header.shape not in ((), (1,)) or header.kind not in texts:
         raise FieldError(file.where, "name", expected, f"shape {header.shape}, {header.kind}")
-    found = np.asarray(file.load(["name"])["name"]).ravel()
-    name = str(found[0]) if found.size else ""
+    name = "".join(file.load("name")[0].ravel()[:1].tolist())
     if not re.fullmatch(rf"[\w ().,-]{{1,{LONGEST_NAME}}}", name):
         raise FieldError(file.where, "name", expected, repr(name))
     if name == ORIGINAL:
@@ -78,11 +68,7 @@ def _name(file: ArrayFile) -> str:
     return name
 
 
-def _checked(where: str, part: str, values: object) -> np.ndarray:
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-        raise FieldError(
-            where, part, "an array of real numbers", getattr(values, "dtype", type(values).__name__)
-        )
+def _checked(where: str, part: str, values: np.ndarray) -> np.ndarray:
     if not np.isfinite(values).all():
         row, column = np.argwhere(~np.isfinite(values))[0]
         raise FieldError(where, part, "finite pixels", f"{values[row, column]} at row {row}, column {column}")

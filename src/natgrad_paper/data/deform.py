@@ -92,11 +92,6 @@ def elastic(image: Array, field: Array) -> Array:
     return _bilinear(image, grid[:, None] + field[0], grid[None, :] + field[1])
 
 
-def pinch(image: Array, field: Array) -> Array:
-    """Sample the image where a field of `pinch_fields` moves each pixel."""
-    return elastic(image, field)
-
-
 @functools.cache
 def elastic_fields() -> np.ndarray:
     """Return the bank of elastic fields, int16 (7, 51, 2, 32, 32), in 1/256 pixels; level 0 moves nothing.
@@ -142,9 +137,8 @@ def _bilinear(image: Array, line: Array, column: Array) -> Array:
     """Sample at places in 1/256 pixels, 0 outside. One gather fetches all four neighbours, packed in a word."""
     padded = jnp.pad(image, 2).astype(jnp.uint32)
     corners = (padded[:-1, :-1], padded[:-1, 1:], padded[1:, :-1], padded[1:, 1:])
-    words = functools.reduce(
-        jnp.bitwise_or, (corner << jnp.uint32(8 * n) for n, corner in enumerate(corners))
-    )
+    shifted = (corner << jnp.uint32(8 * n) for n, corner in enumerate(corners))
+    words = functools.reduce(jnp.bitwise_or, shifted)
     side = SIDE + 3
     top, left = (jnp.clip((place >> 8) + 2, 0, side - 1) for place in (line, column))
     word = words.ravel()[top * side + left]

@@ -11,34 +11,24 @@ from jax import Array
 
 from natgrad_paper.data.labelled import FACE_SIDE
 
+Number = Array | float
+
 
 class Expression(NamedTuple):
     """What a face does. Every number is 0 at rest."""
 
-    brow_inner: Array
-    """The inner ends of the brows go up (or down)."""
-    brow_outer: Array
-    """The outer ends of the brows go up (or down)."""
-    brow_frown: Array
-    """The brows come together."""
-    eye_open: Array
-    """The upper lids go up, showing the white of the eye (or come down)."""
-    eye_squint: Array
-    """The lower lids go up."""
-    mouth_smile: Array
-    """The corners of the mouth go up (or down)."""
-    mouth_open: Array
-    """The jaw drops."""
-    mouth_wide: Array
-    """The corners go apart (or together)."""
-    teeth: Array
-    """The lips show the teeth."""
-    nose_wrinkle: Array
-    """The nose is drawn up into wrinkles."""
-    lip_raise: Array
-    """The middle of the upper lip goes up."""
-    lopsided: Array
-    """The left half does more than the right (or less)."""
+    brow_inner: Array  # the inner ends of the brows go up (or down)
+    brow_outer: Array  # the outer ends of the brows go up (or down)
+    brow_frown: Array  # the brows come together
+    eye_open: Array  # the upper lids go up, showing the white of the eye (or come down)
+    eye_squint: Array  # the lower lids go up
+    mouth_smile: Array  # the corners of the mouth go up (or down)
+    mouth_open: Array  # the jaw drops
+    mouth_wide: Array  # the corners go apart (or together)
+    teeth: Array  # the lips show the teeth
+    nose_wrinkle: Array  # the nose is drawn up into wrinkles
+    lip_raise: Array  # the middle of the upper lip goes up
+    lopsided: Array  # the left half does more than the right (or less)
 
 
 class Person(NamedTuple):
@@ -67,8 +57,8 @@ class Person(NamedTuple):
     glasses: Array
 
 
-class View(NamedTuple):
-    """How the face is seen."""
+class Scene(NamedTuple):
+    """How the face is seen: its place and turn in the picture, the light and what is behind it."""
 
     shift_x: Array
     shift_y: Array
@@ -83,36 +73,44 @@ class View(NamedTuple):
     slope: Array
 
 
-def paint(expression: Expression, person: Person, view: View) -> Array:
+class Face(NamedTuple):
+    """A face to be painted: each pixel's place on it, a pixel's size there, and its traits."""
+
+    x: Array
+    y: Array
+    pixel: Array
+    expression: Expression
+    person: Person
+    scene: Scene
+
+
+def paint(expression: Expression, person: Person, scene: Scene) -> Array:
     """Return the picture, float32 of shape (48, 48), mostly between 0 and 1. All traits are scalars."""
-    x, y, pixel = _coordinates(view)
-    canvas = view.background + view.slope * y
-    layers = _hair_behind, _head, _eyes, _nose, _mouth, _brows, _glasses, _hair_in_front
-    for layer in layers:
-        canvas = layer(canvas, x, y, pixel, expression, person, view)
-    light = 1 + view.light_x * x + view.light_y * y
-    return view.gain * light * canvas
+    face = Face(*_coordinates(scene), expression, person, scene)
+    canvas = scene.background + scene.slope * face.y
+    for layer in (_hair_behind, _head, _eyes, _nose, _mouth, _brows, _glasses, _hair_in_front):
+        canvas = layer(canvas, face)
+    light = 1 + scene.light_x * face.x + scene.light_y * face.y
+    return scene.gain * light * canvas
 
 
-def _coordinates(view: View) -> tuple[Array, Array, Array]:
+def _coordinates(scene: Scene) -> tuple[Array, Array, Array]:
     """Return each pixel's place on the face, and a pixel's size there."""
     line = (jnp.arange(FACE_SIDE, dtype=jnp.float32) + 0.5) * (2 / FACE_SIDE) - 1
-    u, v = line[None, :] - view.shift_x, line[:, None] - view.shift_y
-    cosine, sine = jnp.cos(view.turn), jnp.sin(view.turn)
-    x, y = (cosine * u + sine * v) / view.scale, (cosine * v - sine * u) / view.scale
-    depth = 1 + 0.22 * view.yaw * x + 0.22 * view.pitch * y
-    return x / depth, y / depth, 2 / FACE_SIDE / view.scale
+    u, v = line[None, :] - scene.shift_x, line[:, None] - scene.shift_y
+    cosine, sine = jnp.cos(scene.turn), jnp.sin(scene.turn)
+    x, y = (cosine * u + sine * v) / scene.scale, (cosine * v - sine * u) / scene.scale
+    depth = 1 + 0.22 * scene.yaw * x + 0.22 * scene.pitch * y
+    return x / depth, y / depth, 2 / FACE_SIDE / scene.scale
 
 
-def _cover(
-    canvas: Array, distance: Array, pixel: Array, color: Array | float, amount: Array | float = 1.0
-) -> Array:
+def _cover(canvas: Array, distance: Array, pixel: Array, color: Number, amount: Number = 1.0) -> Array:
     """Paint a shape: fully where the distance is below half a pixel inside, not at all half a pixel outside."""
     share = amount * jnp.clip(0.5 - distance / pixel, 0, 1)
     return canvas + share * (color - canvas)
 
 
-def _ellipse(x: Array, y: Array, width: Array | float, height: Array | float) -> Array:
+def _ellipse(x: Array, y: Array, width: Number, height: Number) -> Array:
     """About the distance to an ellipse around the origin: exact on its edge to first order."""
     a, b = x / width, y / height
     radius = jnp.sqrt(a * a + b * b + 1e-6)
@@ -120,7 +118,7 @@ def _ellipse(x: Array, y: Array, width: Array | float, height: Array | float) ->
     return (radius - 1) / slope
 
 
-def _stroke(x: Array, y: Array, start: tuple, end: tuple, thickness: Array | float) -> Array:
+def _stroke(x: Array, y: Array, start: tuple, end: tuple, thickness: Number) -> Array:
     """The distance to a line between two points, as thick as twice `thickness`."""
     px, py = x - start[0], y - start[1]
     dx, dy = end[0] - start[0], end[1] - start[1]
@@ -133,7 +131,7 @@ def _half(x: Array, expression: Expression) -> Array:
     return 1 + expression.lopsided * jnp.clip(4 * x, -1, 1)
 
 
-def _head_distance(x: Array, y: Array, person: Person, drop: Array | float) -> Array:
+def _head_distance(x: Array, y: Array, person: Person, drop: Number) -> Array:
     """The head's outline: an ellipse whose lower half narrows to the chin and lengthens as the jaw drops."""
     below = jnp.maximum(y, 0)
     width = person.head_width * (1 - person.jaw * below * below)
@@ -141,8 +139,9 @@ def _head_distance(x: Array, y: Array, person: Person, drop: Array | float) -> A
     return _ellipse(x, y, jnp.maximum(width, 0.3), height)
 
 
-def _hair_behind(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-untyped-def]
+def _hair_behind(canvas: Array, face: Face) -> Array:
     """Long hair, neck and shoulders."""
+    x, y, pixel, _, person, _ = face
     canvas = _cover(canvas, _ellipse(x, y - 1.75, 1.1, 0.62), pixel, 0.35 + 0.5 * person.hair)
     reach = person.hair_length
     long = jnp.maximum(_ellipse(x, y + 0.12, person.head_width + 0.2, 1.0 + 0.5 * reach), y - reach)
@@ -150,35 +149,37 @@ def _hair_behind(canvas, x, y, pixel, expression, person, view):  # type: ignore
     return _cover(canvas, _stroke(x, y, (0.0, 0.7), (0.0, 1.5), 0.3), pixel, 0.72 * person.skin)
 
 
-def _head(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-untyped-def]
+def _head(canvas: Array, face: Face) -> Array:
     """Ears and head, shaded towards the rim as round things are."""
+    x, y, pixel, expression, person, _ = face
+    skin = person.skin
     for side in (-1, 1):
         ear = _ellipse(x - side * person.head_width, y - 0.02, 0.09, 0.17)
-        canvas = _cover(canvas, ear, pixel, 0.82 * person.skin, person.ears)
+        canvas = _cover(canvas, ear, pixel, 0.82 * skin, person.ears)
     distance = _head_distance(x, y, person, 0.12 * expression.mouth_open)
     shade = 1 - 0.28 * jnp.square(jnp.clip(1 + distance / 0.45, 0, 1))
-    canvas = _cover(canvas, distance, pixel, person.skin * shade)
+    canvas = _cover(canvas, distance, pixel, skin * shade)
     # Stubble and beards: darker below the cheeks.
     chin = jnp.maximum(distance + 0.02, 0.38 - y + 0.25 * jnp.square(x / person.head_width))
-    canvas = _cover(canvas, chin, 3 * pixel, 0.5 * (person.skin + person.hair), person.beard)
+    canvas = _cover(canvas, chin, 3 * pixel, 0.5 * (skin + person.hair), person.beard)
     # Cheeks pushed up by a smile catch the light.
     for side in (-1, 1):
         cheek = _ellipse(x - side * 0.42, y - 0.2, 0.2, 0.15)
-        canvas = _cover(
-            canvas, cheek, 6 * pixel, 1.12 * person.skin, 0.7 * jnp.clip(expression.mouth_smile, 0, 1)
-        )
+        canvas = _cover(canvas, cheek, 6 * pixel, 1.12 * skin, 0.7 * jnp.clip(expression.mouth_smile, 0, 1))
     return canvas
 
 
-def _eyes(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-untyped-def]
+def _eyes(canvas: Array, face: Face) -> Array:
     """Sockets, whites, irises and lids. The gaze follows the turn of the head."""
+    x, y, pixel, expression, person, scene = face
+    skin = person.skin
     half = _half(x, expression)
     side = jnp.where(x < 0, -1.0, 1.0).astype(x.dtype)
     ex = jnp.abs(x) - person.eye_distance
     ey = y - person.eye_height
     width = 0.19 * person.eye_size
     socket = _ellipse(ex, ey + 0.03, 1.5 * width, 0.2)
-    canvas = _cover(canvas, socket, 5 * pixel, 0.78 * person.skin, 0.8)
+    canvas = _cover(canvas, socket, 5 * pixel, 0.78 * skin, 0.8)
     arch = jnp.maximum(1 - jnp.square(ex / width), 0)
     upper = person.eye_size * jnp.clip(0.095 + 0.075 * expression.eye_open * half, 0.012, 0.22)
     lower = person.eye_size * jnp.clip(0.065 - 0.05 * expression.eye_squint * half, 0.005, 0.1)
@@ -187,20 +188,22 @@ def _eyes(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-unt
     ey = ey - droop * ex
     white = jnp.maximum(-ey - upper * arch, ey - lower * arch)
     inside = jnp.maximum(white, jnp.abs(ex) - width)
-    canvas = _cover(canvas, inside, pixel, 0.5 + 0.5 * person.skin)
-    ix = side * ex - 0.1 * view.yaw * width
+    canvas = _cover(canvas, inside, pixel, 0.5 + 0.5 * skin)
+    ix = side * ex - 0.1 * scene.yaw * width
     iris = _ellipse(ix, ey + 0.01, 0.088 * person.eye_size, 0.088 * person.eye_size)
     canvas = _cover(canvas, jnp.maximum(iris, inside), pixel, person.iris)
     pupil = _ellipse(ix, ey + 0.01, 0.04 * person.eye_size, 0.04 * person.eye_size)
     canvas = _cover(canvas, jnp.maximum(pupil, inside), pixel, 0.03)
     lash = jnp.maximum(jnp.abs(ey + upper * arch) - 0.022, jnp.abs(ex) - width - 0.02)
-    canvas = _cover(canvas, lash, pixel, 0.25 * person.skin, 0.85)
+    canvas = _cover(canvas, lash, pixel, 0.25 * skin, 0.85)
     lid = jnp.maximum(jnp.abs(ey - lower * arch) - 0.01, jnp.abs(ex) - width)
-    return _cover(canvas, lid, pixel, 0.45 * person.skin, 0.5 + 0.35 * jnp.clip(expression.eye_squint, 0, 1))
+    return _cover(canvas, lid, pixel, 0.45 * skin, 0.5 + 0.35 * jnp.clip(expression.eye_squint, 0, 1))
 
 
-def _brows(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-untyped-def]
+def _brows(canvas: Array, face: Face) -> Array:
     """Two strokes a brow, inner and outer, and the folds between the brows of who frowns."""
+    x, y, pixel, expression, person, _ = face
+    skin = person.skin
     half = _half(x, expression)
     ax = jnp.abs(x)
     base = person.eye_height - person.brow_height
@@ -213,38 +216,40 @@ def _brows(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-un
     bend = person.eye_distance + 0.06
     inner = _stroke(ax, y, (inner_x, inner_y), (bend, middle), thick)
     outer = _stroke(ax, y, (bend, middle), (outer_x, outer_y), 0.75 * thick)
-    canvas = _cover(
-        canvas, jnp.minimum(inner, outer), 1.3 * pixel, 0.25 * person.skin + 0.6 * person.hair, 0.9
-    )
+    canvas = _cover(canvas, jnp.minimum(inner, outer), 1.3 * pixel, 0.25 * skin + 0.6 * person.hair, 0.9)
     fold = _stroke(ax, y, (0.06, base + 0.0), (0.05, base + 0.14), 0.012)
-    return _cover(canvas, fold, pixel, 0.5 * person.skin, 0.8 * jnp.clip(expression.brow_frown, 0, 1))
+    return _cover(canvas, fold, pixel, 0.5 * skin, 0.8 * jnp.clip(expression.brow_frown, 0, 1))
 
 
-def _nose(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-untyped-def]
+def _nose(canvas: Array, face: Face) -> Array:
     """Bridge, tip and nostrils, moved by the turn of the head; wrinkles across the bridge."""
+    x, y, pixel, expression, person, scene = face
+    skin = person.skin
     lift = 0.04 * expression.nose_wrinkle
     tip = 0.30 * person.nose_length - lift
-    nx = x + 0.08 * view.yaw * jnp.clip((y + 0.2) / (tip + 0.2), 0, 1)
+    nx = x + 0.08 * scene.yaw * jnp.clip((y + 0.2) / (tip + 0.2), 0, 1)
     wing = 0.13 * person.nose_width * (1 + 0.2 * expression.nose_wrinkle)
     shadow = _stroke(nx, y, (0.05, -0.15), (0.75 * wing, tip - 0.05), 0.03)
-    canvas = _cover(canvas, shadow, 3 * pixel, 0.72 * person.skin, 0.6)
+    canvas = _cover(canvas, shadow, 3 * pixel, 0.72 * skin, 0.6)
     ridge = _stroke(nx, y, (-0.01, -0.15), (-0.015, tip - 0.04), 0.03)
-    canvas = _cover(canvas, ridge, 3 * pixel, 1.13 * person.skin, 0.6)
+    canvas = _cover(canvas, ridge, 3 * pixel, 1.13 * skin, 0.6)
     base = _ellipse(nx, y - tip, wing, 0.05)
-    canvas = _cover(canvas, base, 2 * pixel, 0.72 * person.skin, 0.7)
+    canvas = _cover(canvas, base, 2 * pixel, 0.72 * skin, 0.7)
     nostril = _ellipse(jnp.abs(nx) - 0.55 * wing, y - tip - 0.012, 0.035, 0.022)
-    canvas = _cover(canvas, nostril, pixel, 0.2 * person.skin, 0.9)
+    canvas = _cover(canvas, nostril, pixel, 0.2 * skin, 0.9)
     amount = jnp.clip(expression.nose_wrinkle, 0, 1)
     for level in (-0.16, -0.07, 0.02):
         wrinkle = _stroke(jnp.abs(nx), y, (0.0, level + 0.03), (0.1, level - 0.01), 0.011)
-        canvas = _cover(canvas, wrinkle, pixel, 0.5 * person.skin, 0.85 * amount)
+        canvas = _cover(canvas, wrinkle, pixel, 0.5 * skin, 0.85 * amount)
     return canvas
 
 
-def _mouth(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-untyped-def]
+def _mouth(canvas: Array, face: Face) -> Array:
     """Lips as bands along two arcs, what shows between them, and the folds from nose to corners."""
+    x, y, pixel, expression, person, scene = face
+    skin = person.skin
     half = _half(x, expression)
-    mx = x + 0.04 * view.yaw
+    mx = x + 0.04 * scene.yaw
     width = jnp.clip(0.27 * person.mouth_width * (1 + 0.32 * expression.mouth_wide), 0.09, 0.6)
     across = jnp.clip(jnp.square(mx / width), 0, 1)
     arch = 1 - across
@@ -257,41 +262,32 @@ def _mouth(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-un
     beyond = jnp.abs(mx) - width
     lips = 0.045 * person.lip_thickness
     outer = jnp.maximum(top - 0.9 * lips * arch - 0.01 - y, y - bottom - 1.15 * lips * arch - 0.01)
-    canvas = _cover(canvas, jnp.maximum(outer, beyond), pixel, 0.62 * person.skin, 0.85)
+    canvas = _cover(canvas, jnp.maximum(outer, beyond), pixel, 0.62 * skin, 0.85)
     inside = jnp.maximum(jnp.maximum(top - y, y - bottom) - 0.012, beyond)
-    canvas = _cover(canvas, inside, pixel, 0.1 * person.skin + 0.04)
+    canvas = _cover(canvas, inside, pixel, 0.1 * skin + 0.04)
     rows = jnp.maximum(jnp.maximum(inside + 0.018, y - top - 0.1), jnp.abs(mx) - 0.9 * width)
     canvas = _cover(canvas, rows, pixel, 0.92, jnp.clip(expression.teeth, 0, 1))
-    chin = _stroke(
-        jnp.abs(mx), y, (0.0, person.mouth_height + 0.22), (0.09, person.mouth_height + 0.23), 0.02
-    )
-    canvas = _cover(
-        canvas, chin, 3 * pixel, 0.75 * person.skin, 0.4 * jnp.clip(1 - expression.mouth_open, 0, 1)
-    )
-    corner = person.mouth_height - 0.55 * smile
-    wing = 0.15 * person.nose_width
-    fold = _stroke(
-        jnp.abs(mx), y, (wing + 0.03, 0.27 * person.nose_length), (width + 0.09, corner - 0.03), 0.014
-    )
+    level = person.mouth_height
+    chin = _stroke(jnp.abs(mx), y, (0.0, level + 0.22), (0.09, level + 0.23), 0.02)
+    canvas = _cover(canvas, chin, 3 * pixel, 0.75 * skin, 0.4 * jnp.clip(1 - expression.mouth_open, 0, 1))
+    corner, wing = level - 0.55 * smile, (0.15 * person.nose_width + 0.03, 0.27 * person.nose_length)
+    fold = _stroke(jnp.abs(mx), y, wing, (width + 0.09, corner - 0.03), 0.014)
     depth = jnp.clip(0.15 + 0.5 * jnp.abs(expression.mouth_smile) + 0.4 * expression.nose_wrinkle, 0, 0.9)
-    return _cover(canvas, fold, 1.5 * pixel, 0.6 * person.skin, depth)
+    return _cover(canvas, fold, 1.5 * pixel, 0.6 * skin, depth)
 
 
-def _glasses(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-untyped-def]
+def _glasses(canvas: Array, face: Face) -> Array:
     """Round frames with a bridge, on those who wear them."""
+    x, y, pixel, _, person, _ = face
     ring = jnp.abs(_ellipse(jnp.abs(x) - person.eye_distance, y - person.eye_height, 0.25, 0.21)) - 0.016
-    bridge = _stroke(
-        jnp.abs(x),
-        y,
-        (0.0, person.eye_height - 0.05),
-        (person.eye_distance - 0.24, person.eye_height - 0.03),
-        0.014,
-    )
+    end = (person.eye_distance - 0.24, person.eye_height - 0.03)
+    bridge = _stroke(jnp.abs(x), y, (0.0, person.eye_height - 0.05), end, 0.014)
     return _cover(canvas, jnp.minimum(ring, bridge), pixel, 0.15, 0.9 * person.glasses)
 
 
-def _hair_in_front(canvas, x, y, pixel, expression, person, view):  # type: ignore[no-untyped-def]
+def _hair_in_front(canvas: Array, face: Face) -> Array:
     """The cap of hair above the hairline, which a parting makes uneven; it shows a slight sheen."""
+    x, y, pixel, _, person, _ = face
     cap = _ellipse(x, y + 0.12, person.head_width + 0.12, 0.98)
     line = person.hairline + 0.38 * jnp.square(x - person.parting) / person.head_width
     hair = jnp.maximum(cap, y - line)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from natgrad_paper.data.face_drawing import Expression, Person, View, paint
+from natgrad_paper.data.face_drawing import Expression, Person, Scene, paint
 from natgrad_paper.data.labelled import EXPRESSIONS, Faces, Labelled
 
 NAME = "drawn faces"
@@ -56,7 +56,7 @@ _PEOPLE = {
     "lip_thickness": (0.6, 1.5), "beard": (-1.8, 0.7), "glasses": (-5.0, 1.0),
 }  # fmt: skip
 """Ranges. Traits that only some people have start below zero, and are cut there."""
-_VIEWS = {
+_SCENES = {
     "shift_x": (-0.08, 0.08), "shift_y": (-0.08, 0.08), "turn": (-0.14, 0.14), "scale": (1.06, 1.24),
     "yaw": (-0.6, 0.6), "pitch": (-0.6, 0.6), "light_x": (-0.4, 0.4), "light_y": (-0.3, 0.3),
     "gain": (0.75, 1.15), "background": (0.05, 0.95), "slope": (-0.2, 0.2),
@@ -114,7 +114,7 @@ def _face(key: Array, index: Array) -> tuple[Array, Array]:
         beard=jnp.clip(person.beard, 0, 1),
         glasses=(person.glasses > 0).astype(jnp.float32),
     )
-    picture = paint(expression, person, View(**_between(keys[2], _VIEWS)))
+    picture = paint(expression, person, Scene(**_between(keys[2], _SCENES)))
     noise = NOISE * jax.random.normal(keys[3], picture.shape, jnp.float32)
     return jnp.round(255 * jnp.clip(picture + noise, 0, 1)).astype(jnp.uint8), label
 

@@ -2,7 +2,7 @@
 
 The embedded ones are rendered from 201 handwriting fonts under the SIL Open Font License 1.1 or the Apache License
 2.0, as distributed in the npm packages @fontsource/<name>; `glyphs.npz` lists each font with its licence, and
-`embed_glyphs.py` says how it was made.
+`tools/embed_glyphs.py` says how it was made.
 """
 
 import functools
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from natgrad_paper.data.arrays_file import open_arrays
+from natgrad_paper.data.arrays_file import ArrayFile
 from natgrad_paper.data.deform import SIDE
 from natgrad_paper.errors import FieldError
 
@@ -22,7 +22,6 @@ CLASSES = len(CHARACTERS)
 EMBEDDED = "handwriting fonts"
 LEVELS = 16
 """Grey levels of the embedded pictures."""
-LARGEST_FILE = 1 << 30
 LARGEST_COUNT = 1_000_000
 """As pixels, a gigabyte. The NIST characters are 800,000."""
 
@@ -62,15 +61,11 @@ def sort(name: str, images: np.ndarray, labels: np.ndarray) -> Glyphs:
 @functools.cache
 def embedded() -> Glyphs:
     """Return the embedded glyphs."""
-    with (
-        resources.files("natgrad_paper.data").joinpath("glyphs.npz").open("rb") as stream,
-        np.load(stream, allow_pickle=False) as archive,
-    ):
+    file = resources.files("natgrad_paper.data").joinpath("glyphs.npz")
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         packed, labels = archive["packed"], archive["labels"]
-    images = np.stack([packed >> 4, packed & 15], axis=-1).reshape(-1, SIDE, SIDE) * np.uint8(
-        255 // (LEVELS - 1)
-    )
-    return sort(EMBEDDED, images, labels)
+    levels = np.stack([packed >> 4, packed & 15], axis=-1).reshape(-1, SIDE, SIDE)
+    return sort(EMBEDDED, levels * np.uint8(255 // (LEVELS - 1)), labels)
 
 
 def read(path: Path) -> Glyphs:
@@ -78,28 +73,16 @@ def read(path: Path) -> Glyphs:
 
     Labels follow the order 0-9 A-Z a-z. Types and shapes are checked before anything is loaded.
     """
-    file = open_arrays(path, "characters", LARGEST_FILE)
-    expected = f"shape (n, {SIDE}, {SIDE}), uint8, n from {CLASSES} to {LARGEST_COUNT}"
-    count = file.count_images("images", SIDE, range(CLASSES, LARGEST_COUNT + 1), expected)
-    shape = file.header("labels", f"shape ({count},)").shape
-    # MATLAB has no arrays of one axis.
-    if shape not in ((count,), (count, 1), (1, count)):
-        raise FieldError(file.where, "labels", f"shape ({count},)", f"shape {shape}")
-    file.numbers("labels", shape)
-    loaded = file.load(["images", "labels"])
-    images, labels = (
-        loaded["images"],
-        file.whole_numbers("labels", np.ravel(loaded["labels"]), range(CLASSES)),
-    )
-    if images.dtype != np.uint8:
-        raise FieldError(file.where, "images", "uint8", str(images.dtype))
+    file = ArrayFile(path, "characters")
+    count = file.count_images("images", SIDE, range(CLASSES, LARGEST_COUNT + 1), "n")
+    file.numbers("labels", (count,), (count, 1), (1, count))  # MATLAB has no arrays of one axis.
+    images, labels = file.load("images", "labels")
+    labels = file.whole_numbers("labels", labels.ravel(), range(CLASSES))
     empty = np.flatnonzero(images.reshape(count, -1).max(axis=1) == 0)
     if len(empty):
         raise FieldError(file.where, "images", "ink in every picture", f"none in picture {empty[0]}")
     missing = np.flatnonzero(np.bincount(labels, minlength=CLASSES) == 0)
     if len(missing):
-        raise FieldError(
-            file.where, "labels", f"each of 0 to {CLASSES - 1} at least once",
-            f"no {missing[0]} (the character {CHARACTERS[missing[0]]})",
-        )  # fmt: skip
+        found = f"no {missing[0]} (the character {CHARACTERS[missing[0]]})"
+        raise FieldError(file.where, "labels", f"each of 0 to {CLASSES - 1} at least once", found)
     return sort(path.name, images, labels)

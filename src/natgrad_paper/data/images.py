@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from natgrad_paper.errors import FieldError
-from natgrad_paper.experiment import Share
+
+
+def hash_of(*arrays: tuple[np.ndarray, str]) -> str:
+    """Return the hash of arrays with their shapes, each as numbers of the given type."""
+    digest = hashlib.sha256()
+    for array, kind in arrays:
+        digest.update(repr(array.shape).encode())
+        digest.update(np.ascontiguousarray(array, dtype=kind).tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -26,23 +34,11 @@ class Images:
                 raise FieldError(where or self.name, f"{what} images", expected, len(have))
         return Images(self.name, self.train[:train], self.test[:test])
 
-    def share(self, part: Share) -> "Images":
-        """Return a process's share of the images."""
-        return Images(self.name, self.train[part.of(len(self.train))], self.test[part.of(len(self.test))])
-
     def sha256(self) -> str:
         """Return the hash of the pixels, as little-endian float32, with both shapes."""
-        digest = hashlib.sha256()
-        for part in (self.train, self.test):
-            digest.update(repr(part.shape).encode())
-            digest.update(np.ascontiguousarray(part, dtype="<f4").tobytes())
-        return digest.hexdigest()
+        return hash_of((self.train, "<f4"), (self.test, "<f4"))
 
     def describe(self) -> dict[str, object]:
         """Return what a log records about the data."""
-        return {
-            "name": self.name,
-            "sha256": self.sha256(),
-            "train": list(self.train.shape),
-            "test": list(self.test.shape),
-        }
+        shapes = {"train": list(self.train.shape), "test": list(self.test.shape)}
+        return {"name": self.name, "sha256": self.sha256(), **shapes}

@@ -1,10 +1,10 @@
 """Faces with their expressions, split as an experiment uses them, under the name that figures repeat."""
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from natgrad_paper.data.images import hash_of
 from natgrad_paper.errors import UserError
 
 FACE_SIDE = 48
@@ -43,40 +43,24 @@ class Faces:
 
     def first(self, train: int, valid: int, test: int, unlabelled: int) -> "Faces":
         """Return the first faces of each part."""
-        for what, count, part in (
-            ("training", train, self.train.images),
-            ("validation", valid, self.valid.images),
-            ("test", test, self.test.images),
-            ("unlabelled", unlabelled, self.unlabelled),
-        ):
-            if count > len(part):
-                raise UserError(f"{self.name}: {count} {what} images wanted, the data has {len(part)}")
-        return Faces(
-            self.name,
-            self.train.first(train),
-            self.valid.first(valid),
-            self.test.first(test),
-            self.unlabelled[:unlabelled],
-        )
+        wanted = {"training": train, "validation": valid, "test": test, "unlabelled": unlabelled}
+        sizes = (len(self.train), len(self.valid), len(self.test), len(self.unlabelled))
+        for (what, count), size in zip(wanted.items(), sizes, strict=True):
+            if count > size:
+                raise UserError(f"{self.name}: {count} {what} images wanted, the data has {size}")
+        parts = (self.train.first(train), self.valid.first(valid), self.test.first(test))
+        return Faces(self.name, *parts, self.unlabelled[:unlabelled])
 
     def sha256(self) -> str:
         """Return the hash of all pixels and labels, with their shapes."""
-        digest = hashlib.sha256()
-        for part in (self.train, self.valid, self.test):
-            for array, kind in ((part.images, "u1"), (part.labels, "<i4")):
-                digest.update(repr(array.shape).encode())
-                digest.update(np.ascontiguousarray(array, dtype=kind).tobytes())
-        digest.update(repr(self.unlabelled.shape).encode())
-        digest.update(np.ascontiguousarray(self.unlabelled, dtype="u1").tobytes())
-        return digest.hexdigest()
+        parts = (self.train, self.valid, self.test)
+        arrays = [pair for part in parts for pair in ((part.images, "u1"), (part.labels, "<i4"))]
+        return hash_of(*arrays, (self.unlabelled, "u1"))
 
     def describe(self) -> dict[str, object]:
         """Return what a log records about the data."""
-        return {
-            "name": self.name,
-            "sha256": self.sha256(),
-            "train": list(self.train.images.shape),
-            "valid": list(self.valid.images.shape),
-            "test": list(self.test.images.shape),
-            "unlabelled": list(self.unlabelled.shape),
+        parts = {name: getattr(self, name).images for name in ("train", "valid", "test")}
+        shapes = {
+            name: list(images.shape) for name, images in (parts | {"unlabelled": self.unlabelled}).items()
         }
+        return {"name": self.name, "sha256": self.sha256(), **shapes}

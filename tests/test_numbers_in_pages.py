@@ -1,0 +1,104 @@
+"""Numbers in README, docs and results are what the logs in `results/` have; the tools that see to it."""
+
+import gzip
+import runpy
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+LARGEST = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    return runpy.run_path(str(ROOT / "tools" / "fill_numbers.py"))
+
+
+def test_the_pages_have_the_numbers_of_the_logs(numbers):
+    """Where this fails, `python tools/fill_numbers.py` writes them."""
+    found = {str(page.relative_to(ROOT)): list(numbers["stale"](page)) for page in numbers["pages"]()}
+    assert {page: places for page, places in found.items() if places} == {}
+    assert sum(page.read_text().count("<!-- numbers:") for page in numbers["pages"]()) > 20
+
+
+PLACE = "<!-- numbers: figure3-medium by-the-clock at=60 to=1 -->\n{}\n<!-- end -->\n"
+
+
+def test_a_number_changed_by_hand_is_found(numbers, tmp_path):
+    good = numbers["filled"]("Text.\n\n" + PLACE.format(""))
+    assert good.startswith("Text.\n\n<!-- numbers:")
+    page = tmp_path / "page.md"
+    page.write_text(good)
+    assert list(numbers["stale"](page)) == []
+    row = next(line for line in good.splitlines() if line.startswith("| Adam"))
+    page.write_text(good.replace(row, row.replace("2.24", "2.14")))
+    assert row != row.replace("2.24", "2.14")
+    assert list(numbers["stale"](page)) == ["figure3-medium by-the-clock at=60 to=1"]
+
+
+def test_what_was_not_measured_is_not_printed(numbers):
+    """SGD was looked at after step 0 and after step 60: what it had after 18 is not known."""
+    table = numbers["head_to_head"]("figure3-small", steps="18")
+    row = next(line for line in table.splitlines() if line.startswith("| SGD "))
+    assert row.endswith("| not measured |")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("<!-- numbers: figure3-medium by-the-clock at=60 to=1 -->\n| a |\n", "does not end"),
+        (PLACE.format("").replace("by-the-clock", "by-the-cloc"), "by-the-cloc"),
+        (PLACE.format("").replace("at=60", "when=60"), "when"),
+    ],
+)
+def test_a_place_that_is_not_one_is_refused(numbers, text, error):
+    with pytest.raises((ValueError, KeyError, TypeError), match=error):
+        numbers["filled"](text)
+
+
+def folders():
+    return sorted(path for path in RESULTS.iterdir() if path.is_dir())
+
+
+def test_results_are_small_and_hold_nothing_that_follows_from_the_logs():
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= LARGEST
+    assert {path.suffix for path in files} <= {".gz", ".json", ".png", ".md", ".csv", ".txt"}
+    for folder in folders():
+        assert {"README.md", "figure.png"} <= {path.name for path in folder.iterdir()}
+        assert f"]({folder.name})" in (RESULTS / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "folder", [path for path in folders() if path.name != "race"], ids=lambda path: path.name
+)
+def test_an_archive_holds_logs_and_nothing_else(folder):
+    assert (folder / "run.json").is_file()
+    with tarfile.open(folder / "logs.tar.gz") as archive:
+        members = archive.getmembers()
+        assert members
+        for member in members:
+            assert member.isfile()
+            assert member.name.endswith(".jsonl")
+            assert "/" not in member.name
+            assert archive.extractfile(member).readline().startswith(b'{"record": "header", "format": ')
+
+
+def test_a_run_is_kept_byte_for_byte(tmp_path):
+    tool = runpy.run_path(str(ROOT / "tools" / "keep_run.py"))
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    contents = {"sgd.0.jsonl": b'{"record": "header"}\n\xc3\xa4', "ngd.1.jsonl": b"1\n2\n" * 1000}
+    (run / "logs" / "sgd.0.jsonl").write_bytes(contents["sgd.0.jsonl"])
+    (run / "logs" / "ngd.1.jsonl.gz").write_bytes(gzip.compress(contents["ngd.1.jsonl"]))
+    (run / "run.json").write_text("{}")
+    for target in ("one", "other"):
+        tool["keep"](run, tmp_path / target)
+    with tarfile.open(tmp_path / "one" / "logs.tar.gz") as archive:
+        assert {member.name: archive.extractfile(member).read() for member in archive} == contents
+    assert (tmp_path / "one" / "logs.tar.gz").read_bytes() == (
+        tmp_path / "other" / "logs.tar.gz"
+    ).read_bytes()

@@ -1,0 +1,289 @@
+"""Numbers in README, docs and results come from the logs: this puts them in, `--check` says where they are stale.
+
+A place for numbers is `<!-- numbers: FOLDER TABLE OPTION=VALUE … -->`, a table, `<!-- end -->`. FOLDER is one of
+`results/`, TABLE one of `TABLES` below. What stands between the marks is written over:
+
+    python tools/fill_numbers.py            # write
+    python tools/fill_numbers.py --check    # exit with 1, and name the places, where it would write something else
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from natgrad_paper import figures
+from natgrad_paper.report import claims, curves
+from natgrad_paper.report.load import Runs, read
+from natgrad_paper.report.views import SQUARED_ERROR, TEST_SQUARED_ERROR, Measure, Panel
+from natgrad_paper.training.log import RunLog, Status
+
+ROOT = Path(__file__).parents[1]
+PLACE = re.compile(r"(<!-- numbers: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+NONE, UNMEASURED = "–", "not measured"
+SECONDS = Panel(SQUARED_ERROR, "training_seconds")
+STEPS = Panel(SQUARED_ERROR, "iteration")
+NAMES = {"kncg": "`ng.fast` (KNCG)", "natgrad.fast, averaged": "`ng.fast` (KNCG)"}
+"""What these pages call a method."""
+RENAMED = {"ncg-kron": "kncg"}
+"""Methods that had another name when they ran."""
+EARLY = 20
+"""Figure 1 compares what steps do from this iteration on."""
+
+
+@cache
+def runs(folder: str) -> Runs:
+    """Return the runs of a result, under the names that methods have today."""
+    logs = []
+    for log in read(ROOT / "results" / folder).logs:
+        method = {**log.header["method"], "name": RENAMED.get(log.method, log.method)}
+        logs.append(replace(log, header={**log.header, "method": method}))
+    return Runs.of(logs)
+
+
+@cache
+def void(folder: str) -> frozenset[str]:
+    """Return the methods whose numbers are no evidence: `void.txt` names them, the README of the result says why."""
+    path = ROOT / "results" / folder / "void.txt"
+    return frozenset(path.read_text(encoding="utf-8").splitlines()) if path.exists() else frozenset()
+
+
+@cache
+def judged(folder: str) -> tuple[claims.Judged, ...]:
+    """Return the claims of a result's experiment, judged; what compares a method that is void is void."""
+    found = runs(folder)
+    evidence = Runs.of(log for log in found.logs if log.method not in void(folder))
+    result = []
+    for claim in figures.load(str(found.header["experiment"])).story.claims:
+        findings: list[claims.Finding] = []
+        for test in claim.tests:
+            named = {value for value in getattr(test, "__dict__", {}).values() if isinstance(value, str)}
+            if spoiled := named & void(folder):
+                names = " and ".join(sorted(found.label(name) for name in spoiled))
+                findings.append(claims.Finding(f"void: {names}", claims.Verdict.VOID))
+            else:
+                findings += test(evidence)
+        result.append(claims.Judged(claim, tuple(findings)))
+    return tuple(result)
+
+
+def by_the_clock(folder: str, at: str, to: str) -> str:
+    """Errors at times (means over seeds), times to errors and the last test error (seed by seed)."""
+    found = runs(folder)
+    logs = {_name(found, folder, name): found.method(name) for name in found.methods}
+    times, errors = _numbers(at), _numbers(to)
+    head = [*(f"at {time:g} s" for time in times), *_to(errors), f"test error at {times[-1]:g} s"]
+    rows = _clock(logs, times, errors)
+    return _table(
+        ["method", *head],
+        [[*row, _seed_by_seed(_last(logs[row[0]], TEST_SQUARED_ERROR))] for row in rows],
+    )
+
+
+def race(folder: str, course: str, at: str, to: str) -> str:
+    """Errors at times and times to errors of contestants that took turns."""
+    table = json.loads((ROOT / "results" / folder / f"{course}.json").read_text(encoding="utf-8"))
+    logs = {}
+    for name, seeds in table.items():
+        label = NAMES.get(name, name) + " (void)" * (name in void(folder))
+        logs[label] = tuple(_as_log(name, seed, points) for seed, points in enumerate(seeds))
+    times, errors = _numbers(at), _numbers(to)
+    head = [*(f"at {time:g} s" for time in times), *_to(errors)]
+    return _table(["contestant", *head], _clock(logs, times, errors))
+
+
+def head_to_head(folder: str, steps: str) -> str:
+    """Errors at the end of the budget and after a few steps: means over seeds, and the range."""
+    found, places = runs(folder), _numbers(steps)
+    end = curves.common(found.logs, "training_seconds") or 0.0
+    head = [f"after {end:.3g} s", "steps in that time", *(f"after {step:g} steps" for step in places)]
+    rows = []
+    for name in found.methods:
+        logs = found.method(name)
+        last = [log.evaluations[-1]["iteration"] for log in logs]
+        cells = [_with_range(curves.errors_at(logs, SECONDS, end), SQUARED_ERROR), f"{np.mean(last):.0f}"]
+        cells += [_after(logs, step, max(last)) for step in places]
+        rows.append((SQUARED_ERROR.mean(_last(logs, SQUARED_ERROR)), [_name(found, folder, name), *cells]))
+    return _table(["method", *head], [row for _, row in sorted(rows, key=lambda pair: pair[0])])
+
+
+def one_seed(folder: str, methods: str, seed: str) -> str:
+    """The error at the end of the budget and the steps of one seed."""
+    found = runs(folder)
+    rows = []
+    for name in methods.split(","):
+        (log,) = [log for log in found.method(name) if log.seed == int(seed)]
+        last, label = log.evaluations[-1], _name(found, folder, name)
+        rows.append([label, _short(last["squared_error"]), str(last["iteration"])])
+    return _table(["method", "squared error at the end", "steps"], rows)
+
+
+def expressions(folder: str) -> str:
+    """Figure 1: costs and errors at the end, and what steps do to held-out inputs. Means over seeds, and the range."""
+    found = runs(folder)
+    cost = Measure("cross_entropy", "", "")
+    steps = found.steps[(found.steps.iteration > EARLY) & found.steps.kl_held_out.notna()]
+    ratios = np.log(steps.kl_held_out / steps.kl_metric).groupby([steps.method, steps.seed]).mean()
+    rows = []
+    for name in found.methods:
+        logs = found.method(name)
+        cells = [_with_range(_last(logs, cost), cost, "{:.3f}")]
+        for field in ("misclassified", "test_misclassified"):
+            percent = [100 * log.evaluations[-1][field] for log in logs]
+            cells.append(f"{np.mean(percent):.1f} ({min(percent):.1f} to {max(percent):.1f})")
+        cells.append(_with_range(np.exp(ratios[name].to_numpy()), cost, "{:.2f}"))
+        rows.append([f"`{name}`", *cells])
+    head = ["training cost", "training error, %", "test error, %", "held-out KL / the metric's"]
+    return _table(["the metric's samples", *head], rows)
+
+
+def verdicts(folder: str, others: str = "", findings: str = "yes") -> str:
+    """The claims of the experiment with what the logs say; of several results side by side without the findings."""
+    folders = [folder, *filter(None, others.split(","))]
+    rows = []
+    for same in zip(*map(judged, folders), strict=True):
+        claim = same[0].claim
+        row = [f"{claim.key}. {claim.words}", *(f"**{each.words}**" for each in same)]
+        if len(folders) == 1 and findings == "yes":
+            row.append("<br>".join(finding.words for finding in same[0].findings))
+        rows.append(row)
+    head = ["verdict"] if len(folders) == 1 else folders
+    return _table(["claim", *head, *["found"] * (len(folders) == 1 and findings == "yes")], rows)
+
+
+def summary(folder: str) -> str:
+    """How the claims of the experiment came out, in one sentence."""
+    return claims.lede([each.verdict for each in judged(folder)])
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head, "one-seed": one_seed,
+    "expressions": expressions, "verdicts": verdicts, "summary": summary,
+}  # fmt: skip
+
+
+def pages() -> list[Path]:
+    """Return the pages that may have places for numbers."""
+    return [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "results").rglob("README.md")]
+
+
+def filled(text: str) -> str:
+    """Return a page with its numbers as the logs have them."""
+    if text.count("<!-- numbers:") != len(PLACE.findall(text)):
+        raise ValueError("a place for numbers does not end")
+
+    def fill(match: re.Match[str]) -> str:
+        folder, table, *options = match[2].split()
+        return (
+            f"{match[1]}{TABLES[table](folder, **dict(each.split('=', 1) for each in options))}\n{match[4]}"
+        )
+
+    return PLACE.sub(fill, text)
+
+
+def stale(page: Path) -> Iterator[str]:
+    """Yield the names of a page's places whose numbers are not what the logs have."""
+    text = page.read_text(encoding="utf-8")
+    for before, after in zip(PLACE.finditer(text), PLACE.finditer(filled(text)), strict=True):
+        if before[0] != after[0]:
+            yield before[2]
+
+
+def _name(found: Runs, folder: str, name: str) -> str:
+    return NAMES.get(name, found.label(name)) + " (void)" * (name in void(folder))
+
+
+def _clock(logs: dict[str, tuple[RunLog, ...]], times: list[float], errors: list[float]) -> list[list[str]]:
+    """Return rows of errors at times and times to errors, the lowest last error first."""
+    order = sorted(logs, key=lambda label: SQUARED_ERROR.mean(_last(logs[label], SQUARED_ERROR)))
+    rows = []
+    for label in order:
+        cells = [_mean_at(logs[label], SECONDS, time) for time in times]
+        for error in errors:
+            cells.append(
+                _seed_by_seed([curves.time_to(log, error, SQUARED_ERROR) for log in logs[label]], "{:.0f}")
+            )
+        rows.append([label, *cells])
+    return rows
+
+
+def _as_log(name: str, seed: int, points: Sequence[Sequence[float]]) -> RunLog:
+    """Return the evaluations of a contestant, pairs of seconds and error, as a log."""
+    header = {"method": {"name": name, "label": name, "order": 0}, "seed": seed, "training": {"name": ""}}
+    evaluations = [{"training_seconds": seconds, "squared_error": error} for seconds, error in points]
+    return RunLog(header, tuple(evaluations), status=Status.FINISHED)
+
+
+def _mean_at(logs: Sequence[RunLog], panel: Panel, where: float) -> str:
+    # A run may end a little before its budget does: its last evaluation is meant.
+    ends = [min(where, log.evaluations[-1][panel.axis]) if where else where for log in logs]
+    close = all(end >= 0.98 * where for end in ends)
+    found = [curves.error_at(log, panel, end) for log, end in zip(logs, ends, strict=True)]
+    known = [error for error in found if error is not None]
+    return _short(panel.measure.mean(known)) if close and len(known) == len(logs) else UNMEASURED
+
+
+def _after(logs: Sequence[RunLog], step: float, most: int) -> str:
+    if step > most:
+        return NONE
+    found = curves.errors_at(logs, STEPS, step)
+    return _with_range(found, SQUARED_ERROR) if len(found) == len(logs) else UNMEASURED
+
+
+def _last(logs: Iterable[RunLog], measure: Measure) -> list[float]:
+    return [float(log.evaluations[-1][measure.field]) for log in logs]
+
+
+def _with_range(values: Sequence[float] | np.ndarray, measure: Measure, form: str = "") -> str:
+    if not len(values):
+        return UNMEASURED
+    mean, low, high = (
+        form.format(v) if form else _short(v) for v in (measure.mean(values), min(values), max(values))
+    )
+    return f"{mean} ({low} to {high})"
+
+
+def _seed_by_seed(values: Sequence[float | None], form: str = "") -> str:
+    if all(value is None for value in values):
+        return NONE
+    return ", ".join(NONE if v is None else form.format(v) if form else _short(v) for v in values)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.2g}"
+
+
+def _to(errors: list[float]) -> list[str]:
+    return [f"seconds to {error:g}" if error == errors[0] else f"to {error:g}" for error in errors]
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(each) for each in text.split(",")]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(line) + " |" for line in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write, or check; return the exit code."""
+    found = 0
+    for page in pages():
+        for place in stale(page):
+            found += 1
+            print(f"{page.relative_to(ROOT)}: {place}")
+        if "--check" not in arguments:
+            text = page.read_text(encoding="utf-8")
+            if (new := filled(text)) != text:
+                page.write_text(new, encoding="utf-8")
+    return int(found > 0 and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
