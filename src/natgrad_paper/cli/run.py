@@ -120,7 +120,7 @@ def run(
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
         competitors = tuple(by_name[name] for name in asked.methods)
         for method in competitors:
-            fits(judged(problem, used), method, method.own(used), "--set" if change else where)
+            fits(judged(problem, used), method, method.own(used), where + " and --set" * bool(change))
         if not resume:
             prepare_directory(directory, overwrite, request.NAME)
         with Claimed(directory):
