@@ -82,11 +82,7 @@ class Judged:
     def words(self) -> str:
         """The verdict in words."""
         beyond = next((found.beyond for found in self.findings if found.verdict is Verdict.EQUAL), "")
-        return (
-            f"{self.verdict} beyond {beyond}"
-            if beyond and self.verdict is Verdict.EQUAL
-            else str(self.verdict)
-        )
+        return str(self.verdict) + f" beyond {beyond}" * bool(beyond and self.verdict is Verdict.EQUAL)
 
 
 def judge(claims: Iterable[Claim], runs: Runs) -> list[Judged]:
@@ -94,9 +90,7 @@ def judge(claims: Iterable[Claim], runs: Runs) -> list[Judged]:
     if not runs.judged:
         nothing = Finding(f"only seeds for choosing settings, from {CHOOSING} on", Verdict.ABSENT)
         return [Judged(claim, (nothing,)) for claim in claims]
-    return [
-        Judged(claim, tuple(finding for test in claim.tests for finding in test(runs))) for claim in claims
-    ]
+    return [Judged(claim, tuple(found for test in claim.tests for found in test(runs))) for claim in claims]
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:

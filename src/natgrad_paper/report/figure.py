@@ -216,7 +216,9 @@ def title(figure: Figure, runs: Runs, words: str = "") -> None:
 def small_print(figure: Figure, runs: Runs, groups: Sequence[Group] = (), timed: bool = False) -> None:
     """Write below a figure what a reader needs to judge and repeat it."""
     data, cut = runs.header["data"], sum(not log.done for log in runs.logs)
-    dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups)
+    dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups).replace(
+        "dashdot", "dash-dotted"
+    )
     what = [f"Data: {data['name']}, sha256 {data['sha256'][:16]}…", provenance.seeds(runs)]
     how = ["Training time excludes compiling and evaluating"] * timed + provenance.ratios(runs)
     how += [f"{cut} of {len(runs.logs)} runs did not finish"] * (cut > 0) + [f"Lines: {dashes}"] * (

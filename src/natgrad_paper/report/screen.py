@@ -17,22 +17,8 @@ from natgrad_paper.report.story import Story
 
 COLORS = {Verdict.HOLDS: "green", Verdict.FAILS: "red"}
 """All others are yellow: they say nothing for a claim and nothing against it."""
-SPELLED = str.maketrans(
-    {
-        "–": "-",
-        "−": "-",
-        "’": "'",
-        "“": '"',
-        "”": '"',
-        "…": "...",
-        "×": "x",
-        "±": "+/-",
-        "½": "1/2",
-        "ᵀ": "^T",
-        "²": "^2",
-    }
-    | {"λ": "lambda", "ρ": "rho", "θ": "theta", "é": "e", "è": "e", "ü": "ue", "ö": "oe", "ä": "ae"}
-)
+LONGER = {"…": "...", "±": "+/-", "½": "1/2", "²": "^2", "ᵀ": "^T", "λ": "lambda", "ρ": "rho", "θ": "theta"}
+SPELLED = str.maketrans("–−’“”×éèäöü", '--\'""xeeaou') | str.maketrans(LONGER)
 """What stands for a letter on a terminal that lacks it."""
 
 
@@ -68,7 +54,7 @@ class Shown:
 
 
 def tables(runs: Runs, story: Story) -> list[Shown]:
-    """Return the results in short, and the verdicts: of what was measured, only why findings are void."""
+    """Return the results in short, and the verdicts: of what was measured, only why it is void."""
     found, shown = _results(runs, story), []
     if found is not None:
         seeds = f"means over {len(runs.seeds)} seeds" if len(runs.seeds) > 1 else f"seed {runs.seeds[0]}"
@@ -80,8 +66,11 @@ def tables(runs: Runs, story: Story) -> list[Shown]:
         shown.append(Shown(title, found.head, rows, True))
     verdicts = []
     for each in claims.judge(story.claims, runs):
-        voids = [finding.words for finding in each.findings if finding.verdict is Verdict.VOID]
-        words, color = "\n".join([each.claim.words, *voids]), COLORS.get(each.verdict, "yellow")
+        voids = [
+            found.words.rpartition("void: ")[2] for found in each.findings if found.verdict is Verdict.VOID
+        ]
+        words = "\n".join([each.claim.words, *(f"void: {why}" for why in dict.fromkeys(voids))])
+        color = COLORS.get(each.verdict, "yellow")
         verdicts.append([(f"({each.claim.key})", ""), (words, ""), (each.words, color)])
     return shown + [Shown("Claims", ("", "claim", "verdict"), verdicts, False)] * bool(verdicts)
 

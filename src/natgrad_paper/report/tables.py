@@ -81,10 +81,8 @@ def results(runs: Runs, view: View, groups: Sequence[Group]) -> Table | None:
 
 def _best(column: Column, runs: Runs) -> str | None:
     """Return the method with the least mean, among those of which every seed has a value."""
-    values = {
-        name: found for name, found in column.values.items() if found and len(found) == len(runs.method(name))
-    }
-    return min(values, key=lambda name: column.measure.mean(values[name])) if values else None
+    whole = [name for name, found in column.values.items() if found and len(found) == len(runs.method(name))]
+    return min(whole, key=lambda name: column.measure.mean(column.values[name]), default=None)
 
 
 def spread(

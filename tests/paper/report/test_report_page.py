@@ -39,7 +39,7 @@ def test_page_has_everything_in_order(whole):
         "Figure 3: the Curves benchmark",
         "On this evidence 2 of 4 claims hold, 0 do not, 2 were not run, and 0 are not decided.",
         "Curves (regenerated), 4 training and 2 test cases, sha256 " + "a" * 64,
-        "18 of 6 methods, seeds 0, 1, 2",
+        "18: 6 methods, seeds 0, 1, 2",
         "commit cccccccccccc",
         "2 cores, Linux",
         "natgrad 0, jax 1",
@@ -219,7 +219,7 @@ def test_a_page_says_only_what_its_data_have(data, words, tmp_path):
         assert absent not in found.text, absent
     assert "λ" not in (tmp_path / "curves.svg").read_text()
     assert "images" not in (tmp_path / "curves.svg").read_text()
-    assert "1 of 1 method, seed 0" in found.text
+    assert "1: 1 method, seed 0" in found.text
     assert not (tmp_path / "claims.csv").exists()
 
 
@@ -278,7 +278,7 @@ def test_what_was_left_out_is_said():
     chosen = [run_log("ngd", seed, order=1, settings={"ngd": {"rate": seed}}) for seed in (100, 101)]
     found = words_of([*logs, *chosen])
     assert "Left outseeds 100, 101: those from 100 on are for choosing settings" in found
-    assert "18 of 6 methods, seeds 0, 1, 2" in found
+    assert "18: 6 methods, seeds 0, 1, 2" in found
     found = words_of(chosen[:1])
     assert "Not judgedseeds from 100 on are for choosing settings" in found
     assert "4 were not run" in found
