@@ -1,33 +1,34 @@
-"""One of several processes that share a stream: draws every so-manieth block of each course, and writes them.
+"""One of several processes that share a stream: draws every so-manieth block of each source, and writes them.
 
-python stream_part.py PRESET PART PARTS OUT
+python stream_part.py PART PARTS OUT [FIELD=VALUE …]
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
 
-from natgrad_paper import config
+from natgrad_paper import figures
 from natgrad_paper.data import characters, glyphs
-from natgrad_paper.order.config import Config
-from natgrad_paper.order.courses import Drifting, Examples, Plain, Replaced
-
-COURSES = (Plain(), Replaced(2, 1), Drifting())
+from natgrad_paper.figures.order.streams import Drifting, Examples, Plain, Replaced
+from natgrad_paper.training.settings import build, changed, overrides
 
 
 def blocks(settings, numbers):
-    """Return inputs and labels of these blocks of every course, in a process that has drawn nothing yet."""
+    """Return inputs and labels of these blocks of every source, in a process that has drawn nothing yet."""
     examples = Examples(settings, characters.source(glyphs.embedded()), 0)
+    sources = {"plain": Plain(examples), "replaced": Replaced(examples, 2, 1), "drifting": Drifting(examples)}
+    size = settings.stream.block
     return {
-        f"{course} {number} {part}": np.asarray(array)
-        for course in COURSES
+        f"{name} {number} {part}": np.asarray(array)
+        for name, source in sources.items()
         for number in numbers
-        for part, array in zip(("inputs", "labels"), examples.block(course, number), strict=True)
+        for part, array in zip(("inputs", "labels"), source.block(number * size, size), strict=True)
     }
 
 
 if __name__ == "__main__":
-    preset, part, parts, out = sys.argv[1:]
-    settings = config.load(Config, Path(preset))
-    np.savez(out, **blocks(settings, range(settings.stream.blocks)[int(part) :: int(parts)]))
+    part, parts, out, *changes = sys.argv[1:]
+    order = figures.load("order")
+    settings = build(order.settings, changed(order.settings, order.presets()["smoke"].changes, overrides(changes)), "")
+    count = settings.stream.updates // settings.stream.block
+    np.savez(out, **blocks(settings, range(count)[int(part) :: int(parts)]))

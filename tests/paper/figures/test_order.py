@@ -1,195 +1,206 @@
-"""Figure 2's protocol: against a plain re-implementation, whatever the blocks, however often it is stopped."""
+"""Figure 2's protocol: the numbers it always gave, those of a plain re-implementation, however often it is stopped."""
 
 import base64
-import dataclasses
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
-import order_plain
 import pytest
-import stream_part
-from typer.testing import CliRunner
 
-import natgrad as ng
-from natgrad_paper import cache as compiled
-from natgrad_paper import cli, config, experiments, log
+from figures import order_plain, order_run, stream_part
+from figures.runs import conduct, invoke, method, run, settings
+from natgrad_paper import figures
 from natgrad_paper.data import characters, glyphs
-from natgrad_paper.order import numbers, protocol, study
-from natgrad_paper.order.config import Config
-from natgrad_paper.order.courses import Drifting, Examples, Mix, Plain, Replaced
-from natgrad_paper.order.journal import Journal
-from natgrad_paper.order.learner import COMPETITORS, Learner
-from natgrad_paper.order.walk import Training, Walker
-from natgrad_paper.stop import GivenUp, Stop
+from natgrad_paper.figures.order import numbers, protocol
+from natgrad_paper.figures.order.problem import Settings
+from natgrad_paper.figures.order.streams import Drifting, Examples, Mix, Plain, Replaced
+from natgrad_paper.report import load
+from natgrad_paper.training import log
+from natgrad_paper.training.problem import Until
+from natgrad_paper.training.runner import Training
+from natgrad_paper.training.stopping import Stopped
+from training.tiny import Notes, contents
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
-TINY = """
-validation = 40
-held_out = 10
-minutes = 1
-repeats = 2
-[stream]
-side = 16
-batch = 4
-segment = 2
-block = 1
-segments = 2
-[model]
-hidden = 3
-[sgd]
-rate = 2.0
-[ngd]
-rate = 6.0
-damping = 1.0
-maxiter = 40
-rtol = 1e-6
-[match]
-tolerance = 0.001
-trainings = 2
-[limit]
-factors = [0.5]
-[drift]
-width = 8
-"""
+GOLDEN = json.loads(Path(__file__).with_name("golden_order.json").read_text())
+FLAGS = ("avx", "avx2", "avx512f", "fma")
+TINY = (
+    "validation=40", "held_out=10", "stream.batch=4", "stream.segment=2", "stream.block=1", "stream.segments=2",
+    "model.hidden=3", "sgd.rate=2.0", "ngd.rate=6.0", "ngd.damping=1.0", "ngd.maxiter=40", "ngd.rtol=1e-6",
+    "match.tolerance=0.001", "match.trainings=2", "limit.factors=[0.5]", "drift.width=8",
+)  # fmt: skip
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+def machine():
+    """Return what the last bits of a sum depend on, as the golden file says it."""
+    try:
+        words = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        words = []
+    return f"{' '.join(flag for flag in FLAGS if flag in words)}, jaxlib {jaxlib.__version__}"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache():
-    """Tests leave nothing in the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "enable", lambda: None)
-        yield
-
-
-@pytest.fixture(scope="module")
-def preset(tmp_path_factory):
-    path = tmp_path_factory.mktemp("preset") / "tiny.toml"
-    path.write_text(TINY)
-    return path
+@pytest.mark.parametrize("golden", GOLDEN["runs"], ids=["smoke", "with matching"])
+def test_the_numbers_are_those_of_the_first_implementation(golden, tmp_path):
+    """To the bit where sums are computed alike; elsewhere to rounding."""
+    script, out = Path(order_run.__file__), tmp_path / "found.json"
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
+    words = [sys.executable, script, out, str(golden["seeds"]), *golden["changes"]]
+    done = subprocess.run(words, env=plain, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found, expected = json.loads(out.read_text()), golden["found"]
+    if machine() == GOLDEN["machine"]:
+        assert found == expected
+        return
+    assert {where: set(each) for where, each in found.items()} == {where: set(each) for where, each in expected.items()}
+    for where, each in expected.items():
+        for name, facts in each.items():
+            for field, value in facts.items():
+                one = found[where][name][field]
+                if "variance" in field:
+                    assert float.fromhex(one) == pytest.approx(float.fromhex(value), rel=1e-3)
+                else:
+                    assert one == pytest.approx(value, abs=0.02)
 
 
 @pytest.fixture(scope="module")
-def tiny(preset):
-    return config.load(Config, preset)
+def tiny():
+    return settings("order", *TINY)
 
 
 @pytest.fixture(scope="module")
-def source():
-    return characters.source(glyphs.embedded())
+def problem(tiny):
+    return figures.load("order").prepare(tiny, None)
 
 
 @pytest.fixture(scope="module")
-def directory(preset, tmp_path_factory, fast_compile):
-    directory = tmp_path_factory.mktemp("order") / "run"
-    result = invoke("run", "order", "--preset", preset, "--out", directory)
-    assert result.exit_code == 0, result.output
-    assert "depend less" in " ".join(result.output.split())
+def order(tiny, problem, fast_compile):
+    """A run of the tiny protocol: all such runs share their compiled programs."""
+    return partial(run, "order", chosen=tiny, problem=problem, _trainers={})
+
+
+@pytest.fixture(scope="module")
+def directory(order, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("order")
+    display = Notes()
+    assert conduct(order(directory, display=display)) == []
+    assert "SGD, seed 0: segment-01, variance of the outputs" in display.told[0]
     return directory
 
 
 @pytest.fixture(scope="module")
-def logs(directory):
-    return {found.header["method"]["name"]: found for found in log.read_all(directory)}
+def runs(directory):
+    return load.read(directory)
 
 
 @pytest.fixture(scope="module")
-def draw(source):
+def draw(problem):
     @cache
     def stream(number):
-        inputs, labels = characters.draw(
-            source, characters.stream(0, number), jnp.arange(64, dtype=jnp.uint32), side=16
-        )
+        indices = jnp.arange(64, dtype=jnp.uint32)
+        inputs, labels = characters.draw(problem.glyphs, characters.stream(0, number), indices, side=16)
         return np.asarray(inputs, np.float64), np.asarray(labels)
 
     return lambda number, k: (stream(number)[0][k], stream(number)[1][k])
 
 
-@pytest.mark.parametrize(("method", "damping"), [("sgd", None), ("ngd", 1.0)])
+@pytest.mark.parametrize(("name", "damping"), [("sgd", None), ("ngd", 1.0)])
 @pytest.mark.parametrize("segment", [1, 2])
-def test_variance_is_that_of_plain_trainings(tiny, logs, draw, method, damping, segment):
-    found = logs[method]
+def test_variance_is_that_of_plain_trainings(tiny, runs, draw, name, damping, segment):
     held_out = np.stack([draw(2, k)[0] for k in range(tiny.held_out)])
-    rate = numbers.matched(found)["rate"]
+    rate = numbers.measures(runs, "matched", "name").set_index("method")["rate"][name]
     expected = order_plain.variance(tiny, 0, rate, damping, draw, segment, held_out)
     assert expected > 1e-8
-    np.testing.assert_allclose(numbers.curve(found)[segment - 1], expected, rtol=5e-3)
+    found = numbers.along(numbers.measures(runs, "segment"), name, "segment")
+    np.testing.assert_allclose(found[segment][0], expected, rtol=5e-3)
 
 
-def test_every_part_is_in_the_logs(tiny, logs):
-    for found in logs.values():
-        assert found.end == log.FINISHED
-        assert len(numbers.errors(found)) == tiny.repeats * tiny.stream.segments
-        assert [factor for factor, _ in numbers.limit(found)] == [1.0, 0.5]
-        assert len(numbers.drift_errors(found)) == 2
-        for training in numbers.TRACED:
-            assert numbers.trace(found, training)[0].tolist() == [0, 2, 4, 6, 8]
-        assert numbers.refused(found) == 0
-
-
-def test_the_matched_rate_is_the_best_of_those_tried(logs):
-    starts = {name: numbers.trials(found)[0] for name, found in logs.items()}
-    assert (starts["sgd"][0], starts["ngd"][0]) == (2.0, 6.0)
-    target = max(error for _, error in starts.values())
-    for found in logs.values():
-        tried = dict(numbers.trials(found))
-        matched = numbers.matched(found)
-        assert abs(tried[matched["rate"]] - target) == min(abs(error - target) for error in tried.values())
-        assert numbers.unperturbed_error(found) == tried[matched["rate"]]
-
-
-@pytest.fixture
-def walker(tiny, source, tmp_path):
-    header = {
-        "experiment": "order", "method": {"name": ""}, "config": {}, "data": {"sha256": ""}, "versions": {},
-        "cores": 1, "platform": "",
-    }  # fmt: skip
-    with Journal(tmp_path / "logs" / "x.jsonl", header, False, pytest.fail) as journal:
-
-        def make(name):
-            competitor = next(each for each in COMPETITORS if each.name == name)
-            examples = Examples(tiny, source, 0)
-            return Walker(tiny, Learner(competitor, tiny), examples, 0, journal, Stop(), pytest.fail)
-
-        yield make
-
-
-@pytest.mark.parametrize("method", ["sgd", "ngd"])
-def test_joining_in_is_training_from_scratch_to_the_bit(tiny, walker, method):
-    walk = walker(method)
-    starts = {}
-    walk.walk(Training("plain", Plain(), 1.0), look=lambda block, trained: starts.update({block: trained}))
-    course = Replaced(2, 1)
-    joined = walk.walk(Training("joined", course, 1.0, segment=2), starts[tiny.stream.first_block(2)])
-    whole = walk.walk(Training("whole", course, 1.0))
-    plain = walk.learner.start(0)[0]
-    for a, b, c in zip(*map(jax.tree.leaves, (joined.params, whole.params, plain)), strict=True):
-        np.testing.assert_array_equal(a, b)
-        assert not np.array_equal(a, c)
-
-
-def test_without_a_rate_nothing_varies(walker):
-    walk = walker("sgd")
-    inputs, _ = walk.examples.held_out()
-    outputs = [
-        np.asarray(walk.learner.logits(walk.walk(Training(f"r{r}", Replaced(1, r), 0.0)).params, inputs))
-        for r in (1, 2)
+def test_every_part_is_in_the_logs(tiny, runs):
+    assert all(each.done for each in runs.logs)
+    trainings = numbers.trainings(runs)
+    for name in ("sgd", "ngd"):
+        own = trainings[trainings["method"] == name]
+        assert (own["kind"] == "segment").sum() == tiny.repeats * tiny.stream.segments
+        assert (own["kind"] == "limit").sum() == tiny.repeats
+        assert list(numbers.limit(runs, name)) == [1.0, 0.5]
+        assert own["refused"].sum() == 0
+        for traced in (protocol.UNPERTURBED, protocol.FORWARDS, protocol.BACKWARDS):
+            (found,) = runs.method(name, traced)
+            assert [each["iteration"] for each in found.evaluations] == [0, 2, 4, 6, 8]
+        (measures,) = runs.method(name)
+        assert [each["name"] for each in measures.measures] == [
+            "matched", "segment-01", "segment-02", "limit-0.5", "drift"
+        ]  # fmt: skip
+    # One of many alike logs no steps.
+    assert [bool(each.steps) for each in runs.trainings("sgd") if each.training in ("unperturbed", "segment-01-1")] == [
+        False,
+        True,
     ]
-    assert protocol.variances(np.stack(outputs)) == {"variance": 0.0, "logit_variance": 0.0}
+
+
+def test_updates_that_are_shared_count_once(tiny, runs):
+    trainings = numbers.trainings(runs, "segment").set_index("training")
+    assert trainings["made"]["segment-01-1"].tolist() == [8, 8]
+    assert trainings["made"]["segment-02-1"].tolist() == [6, 6]
+
+
+def test_the_matched_rate_is_the_best_of_those_tried(runs):
+    tried, matched = numbers.trainings(runs, "match"), numbers.measures(runs, "matched", "name").set_index("method")
+    starts = tried.sort_values("rate").groupby("method").last()
+    assert starts["rate"].to_dict() == {"sgd": 2.0, "ngd": 6.0}
+    target = starts["error"].max()
+    unperturbed = numbers.trainings(runs, "unperturbed").set_index("method")["error"]
+    for name in ("sgd", "ngd"):
+        own = tried[tried["method"] == name].set_index("rate")["error"]
+        best = own[matched["rate"][name]]
+        assert abs(best - target) == (own - target).abs().min()
+        assert unperturbed[name] == best
+
+
+def outputs(order, directory, name, source, rate, start=None):
+    """Train on a source; return the outputs of the trained model, and where it stood at the start of segment 2."""
+    whole = order(directory)
+    examples = Examples(whole.settings, whole.problem.glyphs, 0)
+    each = protocol.MethodRun(whole, method("order", name), 0, examples, None)
+    training = Training(
+        each.method, 0, f"{rate}-{source.__name__}-{start is None}", {}, source(examples), start,
+        Until(whole.settings.stream.updates), each.training("", None, rate, kind="").change, each.outputs,
+    )  # fmt: skip
+    kept = {}
+
+    def watch(event):
+        kept[event.position.iteration] = (event.position, *jax.tree.map(jnp.copy, event.trained))
+
+    whole.train(training, watch)
+    return whole.outputs(training), kept[whole.settings.stream.start(2)]
+
+
+def replaced(examples):
+    return Replaced(examples, 2, 1)
+
+
+@pytest.mark.parametrize("name", ["sgd", "ngd"])
+def test_joining_in_is_training_from_scratch_to_the_bit(order, tmp_path, name):
+    unperturbed, start = outputs(order, tmp_path, name, Plain, 1.0)
+    joined, _ = outputs(order, tmp_path, name, replaced, 1.0, start)
+    whole, _ = outputs(order, tmp_path, name, replaced, 1.0)
+    np.testing.assert_array_equal(joined, whole)
+    assert not np.array_equal(joined, unperturbed)
+
+
+def test_without_a_rate_nothing_varies(order, tmp_path):
+    found = [outputs(order, tmp_path, "sgd", source, 0.0)[0] for source in (Plain, replaced)]
+    assert protocol.variances(np.stack(found)) == {"variance": 0.0, "logit_variance": 0.0}
 
 
 def test_variances_of_known_outputs():
@@ -199,39 +210,59 @@ def test_variances_of_known_outputs():
     np.testing.assert_allclose(found["logit_variance"], (np.log(3) / 2) ** 2 / 2)
 
 
-@pytest.mark.parametrize("course", [Plain(), Replaced(2, 2), Drifting(), Drifting(backwards=True)])
-def test_the_stream_does_not_depend_on_batches_blocks_or_memory(tiny, source, course):
-    def examples(changes):
-        table = json.loads(json.dumps(dataclasses.asdict(tiny)))
-        table["stream"] |= changes
-        changed = config.build(Config, table, "test")
-        found = Examples(changed, source, 0)
-        blocks = [found.block(course, number) for number in reversed(range(changed.stream.blocks))][::-1]
+def test_another_rate_compiles_nothing(order, compilations, tmp_path):
+    for name in ("sgd", "ngd"):
+        outputs(order, tmp_path / "first", name, Plain, 0.5)
+        with compilations() as count:
+            outputs(order, tmp_path / "second", name, Plain, 0.25)
+            assert count() == 0
+
+
+@pytest.mark.parametrize(
+    "source", [Plain, partial(Replaced, segment=2, repeat=2), Drifting, partial(Drifting, backwards=True)]
+)
+def test_the_stream_does_not_depend_on_batches_blocks_or_memory(problem, source):
+    def examples(*changes):
+        changed = settings("order", *TINY, *changes)
+        found = source(Examples(changed, problem.glyphs, 0))
+        size = changed.stream.block
+        firsts = reversed(range(0, changed.stream.updates, size))
+        blocks = [found.block(first, size) for first in firsts][::-1]
         return [np.concatenate([np.asarray(part).reshape(-1, *part.shape[2:]) for part in parts])
                 for parts in zip(*blocks, strict=True)]  # fmt: skip
 
-    usual = examples({})
+    usual = examples()
     assert usual[0].shape == (32, 256)
-    for changes in ({"block": 2}, {"batch": 2, "segment": 4}, {"batch": 8, "segment": 1}, {"memory": 1e-6}):
-        for a, b in zip(usual, examples(changes), strict=True):
+    for changes in (
+        ["stream.block=2"],
+        ["stream.batch=2", "stream.segment=4"],
+        ["stream.batch=8", "stream.segment=1"],
+        ["stream.memory=1e-6"],
+    ):
+        for a, b in zip(usual, examples(*changes), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
-def test_the_stream_does_not_depend_on_the_number_of_processes(preset, tiny, tmp_path):
+def test_a_block_may_begin_inside_one_that_is_kept(problem):
+    found = Plain(Examples(settings("order", *TINY, "stream.segment=4", "stream.block=4"), problem.glyphs, 0))
+    whole = found.block(4, 4)
+    assert (found.same(4), found.same(6)) == (4, 2)
+    for part, rest in zip(whole, found.block(6, 2), strict=True):
+        np.testing.assert_array_equal(part[2:], rest)
+
+
+def test_the_stream_does_not_depend_on_the_number_of_processes(tiny, tmp_path):
     """Two real ones that draw every other block, and this one that draws them all: to the bit."""
     script = Path(stream_part.__file__)
     surroundings = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     outs = [tmp_path / f"{part}.npz" for part in range(2)]
     processes = [
         subprocess.Popen(
-            [sys.executable, script, preset, str(part), "2", out],
-            env=surroundings,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, script, str(part), "2", out, *TINY], env=surroundings, stderr=subprocess.PIPE, text=True
         )
         for part, out in enumerate(outs)
     ]
-    whole = stream_part.blocks(tiny, range(tiny.stream.blocks))
+    whole = stream_part.blocks(tiny, range(tiny.stream.updates // tiny.stream.block))
     for process in processes:
         _, said = process.communicate(timeout=300)
         assert process.returncode == 0, said
@@ -245,17 +276,17 @@ def test_the_stream_does_not_depend_on_the_number_of_processes(preset, tiny, tmp
         np.testing.assert_array_equal(together[name], values)
 
 
-def test_only_the_segment_is_replaced_and_by_others_each_time(tiny, source):
-    examples = Examples(tiny, source, 0)
-    inside = range(tiny.stream.first_block(2), tiny.stream.first_block(3))
+def test_only_the_segment_is_replaced_and_by_others_each_time(tiny, problem):
+    examples = Examples(tiny, problem.glyphs, 0)
+    inside = range(tiny.stream.start(2), tiny.stream.start(3))
     fresh = []
-    for number in range(tiny.stream.blocks):
+    for update in range(tiny.stream.updates):
         plain, *replaced = (
-            examples.block(course, number)[0] for course in (Plain(), Replaced(2, 1), Replaced(2, 2))
+            source.block(update, 1)[0] for source in (Plain(examples), Replaced(examples, 2, 1), Replaced(examples, 2, 2))
         )
         for other in replaced:
-            assert np.array_equal(plain, other) == (number not in inside)
-        if number in inside:
+            assert np.array_equal(plain, other) == (update not in inside)
+        if update in inside:
             fresh += [np.asarray(image).tobytes() for block in replaced for image in block.reshape(-1, 256)]
     assert len(set(fresh)) == len(fresh) == 2 * len(inside) * tiny.stream.batch
 
@@ -273,231 +304,135 @@ def test_the_mix_drifts_over_all_classes():
     assert weights.sum(axis=0).min() > 0
 
 
-class StopAfter:
-    """A `Stop` that was asked once it has been looked at so many times."""
-
-    def __init__(self, looks):
-        self.looks = looks
-
-    def __call__(self):
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
-    @property
-    def asked(self):
-        self.looks -= 1
-        return signal.SIGTERM if self.looks < 0 else None
+PLACES = [("SGD, seed 0, match-2", 3), ("SGD, seed 0, unperturbed", 5), ("NGD, seed 0, segment-02-2", 7),
+          ("NGD, seed 0, drift-backwards", 2)]  # fmt: skip
 
 
-def contents(directory):
-    """Return all lines of all logs, in their order, without clock readings."""
-    return {
-        path.name: [log.without_times(json.loads(line)) for line in path.read_text().splitlines()]
-        for path in (directory / "logs").iterdir()
-    }
+def interrupt(order, directory, title, iteration):
+    """Run until a training has come so far, and there ask for an end."""
+    whole = order(directory, display=Notes(title, iteration, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    with pytest.raises(Stopped):
+        conduct(whole)
 
 
-def resume(directory):
-    for _ in range(60):
-        result = invoke("run", "order", "--out", directory, "--resume")
-        if result.exit_code != 143:
-            break
-    assert result.exit_code == 0, result.output
+@pytest.mark.parametrize(("title", "iteration"), PLACES)
+def test_stopped_and_resumed_is_undisturbed(order, directory, tmp_path, title, iteration):
+    interrupt(order, tmp_path, title, iteration)
+    assert conduct(order(tmp_path, resume=True)) == []
+    assert contents(tmp_path) == contents(directory)
+    assert not (tmp_path / "outputs").exists()
+    assert not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("looks", [9, 60, 141, 320])
-def test_stopped_again_and_again_is_undisturbed(preset, directory, tmp_path, monkeypatch, looks):
-    stopped = tmp_path / "stopped"
-    monkeypatch.setattr(study, "Stop", StopAfter(looks))
-    result = invoke("run", "order", "--preset", preset, "--out", stopped)
-    assert result.exit_code == 143, result.output
-    assert "--resume" in result.output
-    ends = {path.name: log.read(path).end for path in (stopped / "logs").iterdir()}
-    assert ends == {
-        "sgd.0.jsonl": log.FINISHED if looks > 300 else "interrupted",
-        "ngd.0.jsonl": "interrupted",
-    }
-    monkeypatch.setattr(study, "Stop", Stop)
-    resume(stopped)
-    assert contents(stopped) == contents(directory)
-    assert {path.name for path in stopped.iterdir()} == {path.name for path in directory.iterdir()}
-    assert not (stopped / "outputs").exists()
-
-
-def test_killed_is_undisturbed(preset, directory, tmp_path, monkeypatch):
-    """A process that just ends: a line cut short, an output and the starts of segments lost."""
-    killed = tmp_path / "killed"
-    monkeypatch.setattr(study, "Stop", StopAfter(100))
-    assert invoke("run", "order", "--preset", preset, "--out", killed).exit_code == 143
-    monkeypatch.setattr(study, "Stop", Stop)
-    path = killed / "logs" / "sgd.0.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert json.loads(lines[-1])["record"] == "end"
-    path.write_bytes(b"".join(lines[:-1])[:-20])
-    shutil.rmtree(killed / "checkpoints")
-    for output in (killed / "outputs").rglob("*.npy"):
+def test_killed_is_undisturbed(order, directory, tmp_path):
+    """A process that just ends: a line cut short, outputs damaged and the starts of segments lost."""
+    interrupt(order, tmp_path, "SGD, seed 0, segment-02-2", 5)
+    path = tmp_path / "logs" / "sgd.0.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    shutil.rmtree(tmp_path / "checkpoints")
+    damaged = list((tmp_path / "outputs").glob("*.npy"))
+    assert damaged
+    for output in damaged:
         output.write_bytes(output.read_bytes()[:-1])
-    resume(killed)
-    assert contents(killed) == contents(directory)
+    assert conduct(order(tmp_path, resume=True)) == []
+    found, expected = contents(tmp_path), contents(directory)
+    assert found["sgd.0.jsonl"] == expected["sgd.0.jsonl"]
+    # What joined in before now comes from scratch: the same end, and a few more records on the way.
+    assert {name: records[-1] for name, records in found.items()} == {
+        name: records[-1] for name, records in expected.items()
+    }
 
 
-def test_a_damaged_log_is_gone_on_with_before_the_damage(directory, tmp_path):
-    """Of one method the last line is not JSON though it ends as a line does, of the other one a line before."""
+def test_a_damaged_log_of_measures_is_gone_on_with_before_the_damage(order, directory, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
-    for name, place in (("ngd.0.jsonl", -1), ("sgd.0.jsonl", -3)):
-        path = copy / "logs" / name
-        lines = path.read_bytes().splitlines(keepends=True)
-        lines[place] = b'{"record": "evalua\x00\xff\n'
-        path.write_bytes(b"".join(lines))
-    result = invoke("run", "order", "--out", copy, "--resume")
-    assert result.exit_code == 0, result.output
-    told = [line for line in result.output.splitlines() if "done again" in line]
-    assert len(told) == 1
-    assert f"sgd.0.jsonl: line {len(lines) - 2}: expected a JSON record, found" in told[0]
-    assert contents(copy) == contents(directory)
+    path = copy / "logs" / "sgd.0.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[-3] = b'{"record": "meas\x00\xff\n'
+    path.write_bytes(b"".join(lines))
+    display = Notes()
+    assert conduct(order(copy, resume=True, display=display)) == []
+    assert any("measured again" in sentence for sentence in display.told)
+    assert contents(copy)["sgd.0.jsonl"] == contents(directory)["sgd.0.jsonl"]
 
 
-def test_a_finished_run_is_left_alone(directory, tmp_path):
+def test_a_finished_run_is_left_alone(order, directory, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
-    result = invoke("run", "order", "--out", copy, "--resume")
-    assert result.exit_code == 0
-    assert "finished before" in result.output
+    display = Notes()
+    assert conduct(order(copy, resume=True, display=display)) == []
+    assert display.skipped == ["seed 0"]
     for path in (directory / "logs").iterdir():
         assert (copy / "logs" / path.name).read_bytes() == path.read_bytes()
 
 
-def spoil(patch):
-    """Let trainings see a NaN in every example."""
-    draw = Examples.block
+def test_trainings_that_meet_only_bad_numbers_are_given_up_seed_by_seed(order, tmp_path, monkeypatch):
+    block = Examples.block
 
-    def spoiled(self, course, number):
-        inputs, labels = draw(self, course, number)
+    def spoiled(self, *where):
+        inputs, labels = block(self, *where)
         return inputs * np.float32("nan"), labels
 
-    patch.setattr(Examples, "block", spoiled)
+    monkeypatch.setattr(Examples, "block", spoiled)
+    monkeypatch.setattr("natgrad_paper.training.stopping.LIMIT", 5)
+    why = "SGD, match-2: 5 steps in a row refused: nonfinite gradient"
+    assert conduct(order(tmp_path, seeds=(0, 1))) == [f"seed {seed}: {why}" for seed in (0, 1)]
+    found = log.read(tmp_path / "logs" / "sgd.1.match-2.jsonl")
+    assert found.status is log.Status.GAVE_UP
+    monkeypatch.undo()
+    # When examples are good again, the training goes on from where it was given up.
+    assert conduct(order(tmp_path, seeds=(0, 1), resume=True)) == []
+    assert log.read(tmp_path / "logs" / "sgd.1.match-2.jsonl").evaluations[-1]["refused"] == 5
 
 
-def test_ten_nonfinite_steps_in_a_row_end_the_run(preset, tmp_path, monkeypatch):
-    """With a sentence, an exit code, the log and a checkpoint, each seed for itself."""
-    spoil(monkeypatch)
-    out = tmp_path / "out"
-    # Trainings of 12 updates; resumed with examples as bad as before, there is one more.
-    fresh = ("--preset", preset, "--set", "stream.segments=3", "--seeds", "2")
-    for steps, options in ((10, fresh), (11, ["--resume"])):
-        why = f"SGD, match-2: {steps} steps in a row refused: nonfinite gradient"
-        result = invoke("run", "order", *options, "--out", out)
-        assert result.exit_code == 1, result.output
-        for seed in (0, 1):
-            assert f"natgrad: seed {seed}: {why}\n" in result.output
-            for method in ("sgd", "ngd"):
-                assert log.read(out / "logs" / f"{method}.{seed}.jsonl").end == why
-            kept = {path.name for path in (out / "checkpoints" / f"sgd.{seed}" / "match-2").iterdir()}
-            assert f"{steps:09d}" in kept
-        assert why in (out / "report.html").read_text()
-
-
-def test_what_was_given_up_goes_on_when_examples_are_good_again(walker, monkeypatch):
-    walk, training = walker("ngd"), Training("plain", Plain(), 1.0)
-    with monkeypatch.context() as patch:
-        spoil(patch)
-        assert walk.walk(training).refused == 8  # All there are: not ten in a row.
-        patch.setattr("natgrad_paper.refusals.LIMIT", 5)
-        for steps in (5, 6):
-            with pytest.raises(GivenUp) as reason:
-                walk.walk(training)
-            assert str(reason.value) == f"NGD, plain: {steps} steps in a row refused: nonfinite gradient"
-    arrived, start = walk.walk(training), walk.learner.start(0)[0]
-    assert arrived.refused == 6
-    for after, before in zip(*map(jax.tree.leaves, (arrived.params, start)), strict=True):
-        assert np.isfinite(after).all()
-        assert not np.array_equal(after, before)
-
-
-def test_what_was_given_up_with_its_last_step_is_not_taken_for_an_end(walker, monkeypatch):
-    walk, training = walker("sgd"), Training("plain", Plain(), 1.0)
-    with monkeypatch.context() as patch:
-        spoil(patch)
-        patch.setattr("natgrad_paper.refusals.LIMIT", 8)
-        with pytest.raises(GivenUp):
-            walk.walk(training)
-    with pytest.raises(GivenUp, match="SGD, plain: 8 steps in a row refused: nonfinite gradient"):
-        walk.walk(training)
-
-
-@dataclasses.dataclass(frozen=True)
-class Always:
-    """Comes to the same outcome in every step, and moves nothing."""
-
-    outcome: ng.Outcome
-    accepted: bool
-
-    def init(self, params):
-        return jnp.zeros(())
-
-    def step(self, params, state, batch, learning_rate):
-        info = SimpleNamespace(outcome=jnp.int32(self.outcome), accepted=jnp.bool_(self.accepted))
-        return params, state, info
-
-
-def test_refused_steps_in_a_row_end_a_training_whatever_refused_them(walker, monkeypatch):
-    monkeypatch.setattr("natgrad_paper.refusals.PATIENCE", 5)
-    walk, training = walker("ngd"), Training("plain", Plain(), 1.0)
-    walk.learner.optimizer = Always(ng.Outcome.NO_DIRECTION, False)
-    for steps in (5, 6):  # The second time it goes on from the checkpoint, with its count.
-        with pytest.raises(GivenUp, match=f"NGD, plain: {steps} steps in a row refused: no direction"):
-            walk.walk(training)
-
-
-def test_steps_of_a_rate_that_tends_to_0_are_steps(walker, monkeypatch):
-    """Taken, though the loss cannot resolve what they do: figure 2 asks for such rates."""
-    monkeypatch.setattr("natgrad_paper.refusals.PATIENCE", 5)
-    walk = walker("ngd")
-    walk.learner.optimizer = Always(ng.Outcome.UNMEASURABLE, True)
-    assert walk.walk(Training("plain", Plain(), 1e-9)).refused == 0
-
-
-def test_logs_of_other_settings_are_refused(directory, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(directory, copy)
-    request = json.loads((copy / "run.json").read_text())
-    request["config"]["repeats"] = 3
-    (copy / "run.json").write_text(json.dumps(request))
-    path = copy / "logs" / "sgd.0.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    result = invoke("run", "order", "--out", copy, "--resume")
-    assert result.exit_code == 2
-    assert "config: expected that of the run to go on with" in result.output
-
-
-def test_the_pictures_show_what_is_trained_on(tiny, source):
+def test_the_pictures_show_what_is_trained_on(tiny, problem):
     def shown(pinched):
-        changed = dataclasses.replace(tiny, stream=dataclasses.replace(tiny.stream, pinched=pinched))
-        record = study.samples(changed, source, 0)
-        stages = np.frombuffer(base64.b64decode(record["stages"]), np.uint8).reshape(record["shape"])
+        record = protocol.shown(problem.glyphs, 0, pinched)
+        stages = np.frombuffer(base64.b64decode(record["images"]), np.uint8).reshape(record["shape"])
+        assert record["labels"] == list(protocol.STAGES[: len(stages)])
         # The last stage, made half as wide, is what a training sees.
-        halves = stages[:, -1].reshape(-1, 16, 2, 16, 2).astype(float).sum(axis=(2, 4)).reshape(-1, 256)
-        seen, labels = Examples(changed, source, 0).block(Plain(), 0)
+        halves = stages[-1].reshape(-1, 16, 2, 16, 2).astype(float).sum(axis=(2, 4)).reshape(-1, 256)
+        changed = settings("order", *TINY, f"stream.pinched={str(pinched).lower()}")
+        seen, labels = Plain(Examples(changed, problem.glyphs, 0)).block(0, 1)
         np.testing.assert_allclose(seen[0], halves[:4] / 1020, atol=1e-6)
-        assert record["labels"][:4] == labels[0].tolist()
+        names = record["title"].split(": ")[1].split()
+        assert names[:4] == [glyphs.CHARACTERS[label] for label in labels[0]]
         return stages
 
     with_pinch, without = shown(True), shown(False)
-    assert (with_pinch.shape[1], without.shape[1]) == (6, 5)
-    np.testing.assert_array_equal(with_pinch[:, :5], without)
+    assert (len(with_pinch), len(without)) == (6, 5)
+    np.testing.assert_array_equal(with_pinch[:5], without)
 
 
-def test_presets_are_read():
-    experiment = experiments.load("order")
-    assert list(experiment.presets()) == ["smoke", "small", "medium", "paper"]
-    found = {name: config.load(Config, path) for name, path in experiment.presets().items()}
-    paper = found["paper"]
-    assert paper.stream.updates * paper.stream.batch == 32_768_000
-    assert (paper.sgd.rate, paper.ngd.rate, paper.ngd.damping) == (0.1, 0.2, 3.0)
-    assert found["small"].stream.updates == 1000
+def bad_source(path):
+    labels = np.arange(62)
+    np.savez(path, images=np.ones((62, 32, 32), np.uint8), labels=np.where(labels == 7, 99, labels))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "{bad}"], "labels: expected whole numbers 0 to 61"),
+        (["--methods", "sgd"], "--methods: expected all of sgd, ngd"),
+        (["--set", "stream.block=7"], "stream.block: expected a divisor of segment = 4, found 7"),
+        (["--set", "limit.segment=11"], "limit.segment: expected at most stream.segments = 3, found 11"),
+        (["--set", "limit.factors=[0.1, 0.5]"], "falling numbers between 0 and 1"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(tmp_path, arguments, words):
+    names = {"bad": bad_source(tmp_path / "glyphs.npz")}
+    out = tmp_path / "out"
+    given = [word.format(**names) for word in arguments]
+    result = invoke("run", "order", "--preset", "smoke", *given, "--out", out)
+    assert result.exit_code == 2, result.output
+    assert words in " ".join(result.output.split())
+    assert len(result.output.strip().splitlines()) == 1
+    assert not out.exists()
+
+
+def test_the_cost_is_said_in_words():
+    cost = figures.load("order").cost(settings("order", preset="small"), 2, 2)
+    assert cost.startswith("2 methods × 2 seeds × 62 trainings of 1000 updates")
+    assert cost.endswith("about 30 min on two cores")
+    assert Settings().stream.updates == 1000
