@@ -48,7 +48,8 @@ def found_by(whole):
     for each in log.read_all(whole.directory):
         if each.training:
             errors = [round(record["valid_misclassified"], 6) for record in each.evaluations]
-            facts = {"rate": each.header["training"]["rate"], "errors": errors, "refused": each.evaluations[-1]["refused"]}
+            rate, refused = each.header["training"]["rate"], each.evaluations[-1]["refused"]
+            facts = {"rate": rate, "errors": errors, "refused": refused}
             found[f"{each.method}.{each.seed}"][each.training] = facts
     return found
 
@@ -56,7 +57,9 @@ def found_by(whole):
 if __name__ == "__main__":
     out, seeds, *changes = sys.argv[1:]
     order = figures.load("order")
-    settings = build(order.settings, changed(order.settings, order.presets()["smoke"].changes, overrides(changes)), "")
+    settings = build(
+        order.settings, changed(order.settings, order.presets()["smoke"].changes, overrides(changes)), ""
+    )
     with tempfile.TemporaryDirectory() as directory:
         problem, numbers = order.prepare(settings, None), tuple(range(int(seeds)))
         given = order.methods, order.methods, numbers, Path(directory), Quiet()

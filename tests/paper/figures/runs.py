@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from training.tiny import Notes
 from typer.testing import CliRunner
 
 from natgrad_paper import figures
@@ -10,14 +11,15 @@ from natgrad_paper.cli.command import app
 from natgrad_paper.training import cache
 from natgrad_paper.training.runner import Run
 from natgrad_paper.training.settings import build, changed, overrides
-from training.tiny import Notes
 
 
 def settings(name, *changes, preset="smoke"):
     """Return an experiment's settings: a preset's, with changes as `--set` takes them."""
     experiment = figures.load(name)
     chosen = experiment.presets()[preset]
-    return build(experiment.settings, changed(experiment.settings, chosen.changes, overrides(changes)), chosen.where)
+    return build(
+        experiment.settings, changed(experiment.settings, chosen.changes, overrides(changes)), chosen.where
+    )
 
 
 def method(name, which):

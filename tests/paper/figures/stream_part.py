@@ -29,6 +29,8 @@ def blocks(settings, numbers):
 if __name__ == "__main__":
     part, parts, out, *changes = sys.argv[1:]
     order = figures.load("order")
-    settings = build(order.settings, changed(order.settings, order.presets()["smoke"].changes, overrides(changes)), "")
+    settings = build(
+        order.settings, changed(order.settings, order.presets()["smoke"].changes, overrides(changes)), ""
+    )
     count = settings.stream.updates // settings.stream.block
     np.savez(out, **blocks(settings, range(count)[int(part) :: int(parts)]))

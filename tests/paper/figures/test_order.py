@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 import pytest
+from training.tiny import Notes, contents
 
 from figures import order_plain, order_run, stream_part
 from figures.runs import conduct, invoke, method, run, settings
@@ -28,7 +29,6 @@ from natgrad_paper.training import log
 from natgrad_paper.training.problem import Until
 from natgrad_paper.training.runner import Training
 from natgrad_paper.training.stopping import Stopped
-from training.tiny import Notes, contents
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -62,7 +62,9 @@ def test_the_numbers_are_those_of_the_first_implementation(golden, tmp_path):
     if machine() == GOLDEN["machine"]:
         assert found == expected
         return
-    assert {where: set(each) for where, each in found.items()} == {where: set(each) for where, each in expected.items()}
+    assert {where: set(each) for where, each in found.items()} == {
+        where: set(each) for where, each in expected.items()
+    }
     for where, each in expected.items():
         for name, facts in each.items():
             for field, value in facts.items():
@@ -142,7 +144,9 @@ def test_every_part_is_in_the_logs(tiny, runs):
             "matched", "segment-01", "segment-02", "limit-0.5", "drift"
         ]  # fmt: skip
     # One of many alike logs no steps.
-    assert [bool(each.steps) for each in runs.trainings("sgd") if each.training in ("unperturbed", "segment-01-1")] == [
+    assert [
+        bool(each.steps) for each in runs.trainings("sgd") if each.training in ("unperturbed", "segment-01-1")
+    ] == [
         False,
         True,
     ]
@@ -155,7 +159,10 @@ def test_updates_that_are_shared_count_once(tiny, runs):
 
 
 def test_the_matched_rate_is_the_best_of_those_tried(runs):
-    tried, matched = numbers.trainings(runs, "match"), numbers.measures(runs, "matched", "name").set_index("method")
+    tried, matched = (
+        numbers.trainings(runs, "match"),
+        numbers.measures(runs, "matched", "name").set_index("method"),
+    )
     starts = tried.sort_values("rate").groupby("method").last()
     assert starts["rate"].to_dict() == {"sgd": 2.0, "ngd": 6.0}
     target = starts["error"].max()
@@ -258,7 +265,10 @@ def test_the_stream_does_not_depend_on_the_number_of_processes(tiny, tmp_path):
     outs = [tmp_path / f"{part}.npz" for part in range(2)]
     processes = [
         subprocess.Popen(
-            [sys.executable, script, str(part), "2", out, *TINY], env=surroundings, stderr=subprocess.PIPE, text=True
+            [sys.executable, script, str(part), "2", out, *TINY],
+            env=surroundings,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for part, out in enumerate(outs)
     ]
@@ -281,9 +291,8 @@ def test_only_the_segment_is_replaced_and_by_others_each_time(tiny, problem):
     inside = range(tiny.stream.start(2), tiny.stream.start(3))
     fresh = []
     for update in range(tiny.stream.updates):
-        plain, *replaced = (
-            source.block(update, 1)[0] for source in (Plain(examples), Replaced(examples, 2, 1), Replaced(examples, 2, 2))
-        )
+        sources = Plain(examples), Replaced(examples, 2, 1), Replaced(examples, 2, 2)
+        plain, *replaced = (source.block(update, 1)[0] for source in sources)
         for other in replaced:
             assert np.array_equal(plain, other) == (update not in inside)
         if update in inside:

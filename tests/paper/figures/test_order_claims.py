@@ -43,7 +43,10 @@ def made_up(method, seed, level, error=0.77, first=5.0, drift=0.8, limit=(0.1, 0
     def training(name, error, rate=0.5, looks=(), **facts):
         head = {**header, "training": {"name": name, "rate": rate, **facts}}
         clocks = {"training_seconds": 2.0, "evaluation_seconds": 0.0, "compile_seconds": 0.0}
-        records = [{"iteration": at, "valid_misclassified": error, "refused": refused, **clocks} for at in (*looks, 40)]
+        records = [
+            {"iteration": at, "valid_misclassified": error, "refused": refused, **clocks}
+            for at in (*looks, 40)
+        ]
         return RunLog(head, tuple(records), status=Status.FINISHED)
 
     logs = [training("match-1", error - 0.02, 1.0, kind="match"), training("match-0.5", error, kind="match")]
@@ -51,7 +54,8 @@ def made_up(method, seed, level, error=0.77, first=5.0, drift=0.8, limit=(0.1, 0
     for segment, variance in enumerate(curve.tolist(), start=1):
         facts = {"kind": "segment", "segment": segment}
         logs += [training(f"segment-{segment:02d}-{repeat}", error, **facts) for repeat in (1, 2)]
-        measures.append({"name": f"segment-{segment:02d}", **facts, "variance": variance, "logit_variance": 9 * variance})
+        found = {"variance": variance, "logit_variance": 9 * variance}
+        measures.append({"name": f"segment-{segment:02d}", **facts, **found})
     for factor in limit:
         variance = float(curve[0] * factor**2)
         facts = {"kind": "limit", "segment": 1, "factor": factor, "variance": variance, "logit_variance": 1.0}
@@ -74,7 +78,9 @@ def both(seeds=3, ratio=0.5, **changes):
 
 
 def of_both(**changes):
-    return [log for seed in range(3) for name in ("sgd", "ngd") for log in made_up(name, seed, 1e-6, **changes)]
+    return [
+        log for seed in range(3) for name in ("sgd", "ngd") for log in made_up(name, seed, 1e-6, **changes)
+    ]
 
 
 def verdicts(logs):
@@ -110,7 +116,9 @@ def test_what_is_not_at_equal_error_is_not_decided():
         found = verdicts(both(error=0.79, ratio=ratio))
         assert (found["a"], found["b"]) == (Verdict.OPEN, Verdict.OPEN)
     levels = {"sgd": 2, "ngd": 1}
-    nothing = [log for seed in range(3) for name in levels for log in made_up(name, seed, levels[name], error=0.98)]
+    nothing = [
+        log for seed in range(3) for name in levels for log in made_up(name, seed, levels[name], error=0.98)
+    ]
     assert verdicts(nothing)["a"] == Verdict.OPEN
 
 
@@ -169,6 +177,9 @@ def test_the_page_tells_the_protocol(tmp_path):
 
 def test_a_run_cut_off_early_still_has_a_page(tmp_path):
     measures, first, *_ = made_up("sgd", 0, 1e-6, whole=False)
-    for logs in ([RunLog(measures.header, ())], [RunLog(measures.header, (), measures=measures.measures[:1]), first]):
+    for logs in (
+        [RunLog(measures.header, ())],
+        [RunLog(measures.header, (), measures=measures.measures[:1]), first],
+    ):
         page.write(Runs.of(logs), figures.load("order").story, tmp_path)
         assert "cut off, without a word" in (tmp_path / "report.html").read_text()

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.usefixtures("fast_compile")
 
 RNG = np.random.default_rng(0)
 # Exact in float32, in which the experiments train; the references compute in float64.
-INPUTS, TARGETS, START = (RNG.normal(size=size).astype(np.float32).astype(float) for size in ((40, 3), (40, 2), (3, 2)))
+INPUTS, TARGETS, START = (
+    RNG.normal(size=size).astype(np.float32).astype(float) for size in ((40, 3), (40, 2), (3, 2))
+)
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +56,9 @@ def path(optimizer, steps, draw=batch):
     return np.stack(found)
 
 
-def test_nesterov_is_sutskevers(steps=900, rate=0.01, last=0.8):
+def test_nesterov_is_sutskevers():
     """θ = φ + μv is where the gradient is taken: φ ← φ + v', v' = μv − ε∇f(φ + μv), on his schedule of μ."""
+    steps, rate, last = 900, 0.01, 0.8
     momenta = [min(1 - 2 ** (-1 - np.log2(step // 250 + 1)), last) for step in range(steps + 1)]
     assert (momenta[0], momenta[249], momenta[250], momenta[500], momenta[899]) == (0.5, 0.5, 0.75, 0.8, 0.8)
     ahead, velocity, expected = START, np.zeros_like(START), []
@@ -81,7 +84,8 @@ def test_the_point_ahead_is_nesterovs_own():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_adam_is_kingma_and_bas(steps=60, rate=0.03):
+def test_adam_is_kingma_and_bas():
+    steps, rate = 60, 0.03
     expected, params, first, second = [], START, 0.0, 0.0
     for step in range(1, steps + 1):
         g = gradient(params, *batch(step - 1))
@@ -105,8 +109,9 @@ def two_loops(g, pairs):
     return -q
 
 
-def test_lbfgs_goes_where_the_two_loop_recursion_says(memory=3):
+def test_lbfgs_goes_where_the_two_loop_recursion_says():
     """Each step is a positive multiple of it, of a length that lowers the loss enough (Armijo) and is no overshoot."""
+    memory = 3
 
     def everything(step):
         return INPUTS, TARGETS

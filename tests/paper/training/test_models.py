@@ -108,7 +108,9 @@ def test_classifier_is_layers_of_tanh_and_logits():
     params = model.init(3)
     (a, b, c), inputs = plain(params), np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
     hidden = np.tanh(np.tanh(inputs @ a["weights"] + a["biases"]) @ b["weights"] + b["biases"])
-    np.testing.assert_allclose(model(params, inputs), hidden @ c["weights"] + c["biases"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        model(params, inputs), hidden @ c["weights"] + c["biases"], rtol=1e-5, atol=1e-6
+    )
 
 
 def test_classifier_starts_within_glorots_range_and_by_its_seed():
