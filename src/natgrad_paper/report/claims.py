@@ -19,14 +19,6 @@ from natgrad_paper.training.log import RunLog
 SEEDS, CONFIDENCE = 3, 0.95
 """An ordering is judged from so many seeds on, by Student's interval of this confidence."""
 INTERVAL = f"Student’s {CONFIDENCE:.0%} interval"
-CLAIM_WORDS = (
-    "holds if all its comparisons hold, and does not hold if one of them does not. Otherwise it is the first of “no "
-    "difference”, “void”, “not run” and “not decided” that one of them is."
-)
-SURE_WORDS = (
-    "Were there no difference, a single comparison would come out as “holds” in at most 25 of 1000 cases, and as “does "
-    "not hold” in as many. A claim with several comparisons fails by chance more often than one with a single one."
-)
 
 
 class Verdict(StrEnum):

@@ -15,6 +15,8 @@ from natgrad_paper.report.figure import grouped
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.story import Story
 
+SHOWN = 6
+"""Columns of a story's own table that fit a screen."""
 COLORS = {Verdict.HOLDS: "green", Verdict.FAILS: "red"}
 """All others are yellow: they say nothing for a claim and nothing against it."""
 LONGER = {"…": "...", "±": "+/-", "½": "1/2", "²": "^2", "ᵀ": "^T", "λ": "lambda", "ρ": "rho", "θ": "theta"}
@@ -45,7 +47,13 @@ class Shown:
             pad_edge=False,
         )
         for k, name in enumerate(self.head):
-            broken, longest = k > 0 if self.numbers else k == 1, max(map(len, name.split()), default=0)
+            broken, longest = (
+                k > 0 if self.numbers else k == 1,
+                max(
+                    len(word)
+                    for word in (*name.split(), *(row[k][0] for row in self.rows if self.numbers), "")
+                ),
+            )
             table.add_column(words(name), overflow="fold", no_wrap=not broken, min_width=longest)
             table.columns[-1].justify = "right" if self.numbers and k else "left"
         for row in self.rows:
@@ -80,7 +88,8 @@ def _results(runs: Runs, story: Story) -> parts.Table | None:
     found, time = numbers.results(runs, story.view, grouped(runs.methods, story.groups)), numbers.time(runs)
     if found is None or time is None:
         contents = (content for part in story.sections(runs) for content in part.contents)
-        return next((content for content in contents if isinstance(content, parts.Table)), None)
+        first = next((content for content in contents if isinstance(content, parts.Table)), None)
+        return first and parts.Table(first.head[:SHOWN], [row[:SHOWN] for row in first.rows])
     kept = 1 + sum(not name.startswith(numbers.SECONDS.name) for name in found.head[1:])
     clocks = {str(row[0]): [row[-2], row[1]] for row in time.rows}
     rows = [[*row[:kept], *clocks.get(str(row[0]), ["–", "–"])] for row in found.rows]
