@@ -10,7 +10,7 @@ from pydantic import create_model
 from natgrad_paper.report.story import Story
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.runner import Run, in_turn
-from natgrad_paper.training.settings import Preset, Section, presets
+from natgrad_paper.training.settings import Preset, Section, build, changed, merged, presets, stated
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Experiment:
         """Return the presets by name."""
         if self.presets_file is None:
             return {"small": Preset("small", "the defaults", (), {}, "the defaults")}
-        return presets(self.presets_file)
+        return presets(self.presets_file, self.settings)
 
 
 def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section]:
@@ -53,4 +53,26 @@ def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section
     for method in methods:
         if method.settings is not None:
             sections.setdefault(method.section or method.name, (method.settings, method.settings()))
-    return create_model(own.__name__, __base__=own, __module__=own.__module__, __doc__=own.__doc__, **sections)
+    return create_model(
+        own.__name__, __base__=own, __module__=own.__module__, __doc__=own.__doc__, **sections
+    )
+
+
+def papers_settings(
+    kind: type[Section], presets_file: Path, *fields: str, **otherwise: Any
+) -> dict[str, Any]:
+    """Return what the paper says of its settings, as plain tables.
+
+    Args:
+        kind: All settings.
+        presets_file: The file with the preset `paper`.
+        *fields: The sections and dotted fields of that preset that are the paper's, and not ours.
+        **otherwise: What even that preset changes, as it is in the paper.
+    """
+    preset = presets(presets_file, kind)["paper"]
+    table = stated(build(kind, changed(kind, preset.changes), preset.where))
+    found: dict[str, Any] = {}
+    for field in fields:
+        section, _, name = field.partition(".")
+        found = merged(None, found, {section: {name: table[section][name]} if name else table[section]})
+    return merged(None, found, otherwise)

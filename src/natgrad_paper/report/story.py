@@ -28,6 +28,8 @@ class Story:
     """What else differs from the paper, one sentence each."""
     figure: Callable[[Runs], Figure] | None = None
     """Draws the figure, where it is not errors along iterations and time."""
+    caption: str = ""
+    """What that figure shows, in sentences."""
     sections: Callable[[Runs], Sequence[Part]] = lambda runs: ()
     """Further sections, between the results and the claims."""
     rule: tuple[tuple[str, str], ...] = ()

@@ -6,7 +6,7 @@ gathered on the device.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -14,33 +14,50 @@ from jax import Array
 
 Key = tuple[int, int]
 """A run's seed, and the number of the part of the step that draws: no two parts share their randomness."""
-
 PARTS = ("gradient", "metric", "search", "ratio")
-
-Either = TypeVar("Either")
+NAMES = {"gradient": "batch", "search": "search_batch", "ratio": "ratio_batch"}
+"""What the arguments of a step are called."""
 
 
 class Draw(Protocol):
     """A rule that picks cases for a step."""
 
+    @property
+    def unlabelled(self) -> bool:
+        """Whether it draws from the pool of inputs without labels, not from the training cases."""
+
+    @property
+    def most(self) -> int:
+        """The most cases that it draws, 0 for all."""
+
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray | None:
         """Return the cases of this step or None for all; `taken` is what the gradient sees."""
 
-    def among(self, train: Either, pool: Either) -> Either:
-        """Return what it draws from: the training cases, or the pool of inputs without labels."""
+    def same(self, step: int) -> int:
+        """Return how many steps from this one on see as many cases."""
 
 
-class FromTraining:
-    """A rule that draws from the training cases."""
+class Fixed:
+    """A rule that draws as many training cases in every step."""
 
-    def among(self, train: Either, pool: Either) -> Either:
-        """Return the training cases."""
-        return train
+    unlabelled = False
+    size: int
+
+    @property
+    def most(self) -> int:
+        """Their number."""
+        return self.size
+
+    def same(self, step: int) -> int:
+        """Return a large number: it never changes."""
+        return 1 << 40
 
 
 @dataclass(frozen=True)
-class Whole(FromTraining):
+class FullBatch(Fixed):
     """All cases, in every step."""
+
+    size: int = 0
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray | None:
         """Return None, for all."""
@@ -48,8 +65,8 @@ class Whole(FromTraining):
 
 
 @dataclass(frozen=True)
-class Minibatch(FromTraining):
-    """`size` cases, each once an epoch in an order redrawn each epoch; a last partial batch is left out."""
+class Minibatch(Fixed):
+    """`size` cases, each once per epoch in an order redrawn each epoch; a last partial batch is left out."""
 
     size: int
 
@@ -60,8 +77,8 @@ class Minibatch(FromTraining):
 
 
 @dataclass(frozen=True)
-class Growing(FromTraining):
-    """`first` cases a step, twice as many after every `double` steps, up to `last`; each case once an epoch.
+class Growing:
+    """`first` cases per step, twice as many after every `double` steps, up to `last`; each case once per epoch.
 
     Early steps need few cases and there are many of them to take; late ones are as good as their gradient is exact.
     """
@@ -69,10 +86,20 @@ class Growing(FromTraining):
     first: int
     last: int
     double: int
+    unlabelled = False
+
+    @property
+    def most(self) -> int:
+        """The cases of a late step."""
+        return self.last
 
     def size(self, step: int) -> int:
         """Return how many cases a step sees."""
         return min(self.last, self.first << min(step // self.double, 40))
+
+    def same(self, step: int) -> int:
+        """Return how many steps are left until the batch doubles."""
+        return 1 << 40 if self.size(step) == self.last else self.double - step % self.double
 
     def seen(self, step: int) -> int:
         """Return how many cases all steps before this one saw together."""
@@ -81,16 +108,13 @@ class Growing(FromTraining):
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
         """Return the next cases of an order redrawn each epoch; a batch may reach into the next epoch."""
-        size = self.size(step)
-        if size > cases:
-            raise ValueError(f"Growing(last={self.last}): there are only {cases} cases.")
         epoch, first = divmod(self.seen(step), cases)
         orders = [_permutation(cases, key, each) for each in (epoch, epoch + 1)]
-        return np.concatenate(orders)[first : first + size]
+        return np.concatenate(orders)[first : first + self.size(step)]
 
 
 @dataclass(frozen=True)
-class Others(FromTraining):
+class Others(Fixed):
     """`size` cases the gradient does not see in this step: the paper's separate batch for the metric."""
 
     size: int
@@ -102,22 +126,19 @@ class Others(FromTraining):
 
 
 @dataclass(frozen=True)
-class Unlabelled:
+class Unlabelled(Fixed):
     """`size` inputs from the pool of those without labels: for the metric, which needs none."""
 
     size: int
+    unlabelled = True
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
         """Return inputs of the pool drawn without replacement."""
         return np.random.default_rng([*key, step]).choice(cases, self.size, replace=False)
 
-    def among(self, train: Either, pool: Either) -> Either:
-        """Return the pool."""
-        return pool
-
 
 @dataclass(frozen=True)
-class Part:
+class FirstOf:
     """For metric or ratio, the first `size` of the cases that the gradient sees: they need fewer. Nothing is drawn."""
 
     size: int
@@ -134,9 +155,22 @@ class Batches:
     """The cases for each part of a step. None is the library's default for that part."""
 
     gradient: Draw
-    metric: Draw | Part | None = None
+    metric: Draw | FirstOf | None = None
     search: Draw | None = None
-    ratio: Draw | Part | None = None
+    ratio: Draw | FirstOf | None = None
+
+    def least(self) -> tuple[int, int]:
+        """Return how many training cases, and how many inputs without labels, the largest step needs."""
+        own = self.gradient.most
+        others = [
+            rule.most + own * isinstance(rule, Others) for _, rule in self._rules() if not rule.unlabelled
+        ]
+        pools = [rule.most for _, rule in self._rules() if rule.unlabelled]
+        return max(others, default=0), max(pools, default=0)
+
+    def same(self, step: int) -> int:
+        """Return how many steps from this one on see as many cases."""
+        return min(rule.same(step) for _, rule in self._rules())
 
     def draw(self, cases: int, seed: int, first: int, steps: int, pool: int = 0) -> dict[str, np.ndarray]:
         """Return the indices of `steps` steps from `first` on, stacked; none for parts that see all cases.
@@ -152,8 +186,7 @@ class Batches:
         for step in range(first, first + steps):
             taken = self.gradient.indices(cases, (seed, 0), step, None)
             for part, rule in self._rules():
-                key = (seed, PARTS.index(part))
-                many = rule.among(cases, pool)
+                many, key = pool if rule.unlabelled else cases, (seed, PARTS.index(part))
                 chosen = taken if part == "gradient" else rule.indices(many, key, step, taken)
                 if chosen is not None:
                     rows.setdefault(part, []).append(chosen)
@@ -167,23 +200,22 @@ class Batches:
         def cases(part: str, values: Any = (inputs, targets)) -> Any:
             return jax.tree.map(lambda each: each[drawn[part]], values) if part in drawn else values
 
-        names = {"gradient": "batch", "search": "search_batch", "ratio": "ratio_batch"}
         arguments: dict[str, Any] = {
-            names[part]: cases(part) for part, _ in self._rules() if part != "metric"
+            NAMES[part]: cases(part) for part, _ in self._rules() if part != "metric"
         }
         own = arguments["batch"]
-        if isinstance(self.ratio, Part) and (few := self.ratio.of(own)) is not None:
+        if isinstance(self.ratio, FirstOf) and (few := self.ratio.of(own)) is not None:
             arguments["ratio_batch"] = few
-        if isinstance(self.metric, Part):
+        if isinstance(self.metric, FirstOf):
             if (few := self.metric.of(own)) is not None:
                 arguments["metric_inputs"] = few[0]
         elif self.metric is not None:
-            arguments["metric_inputs"] = cases("metric", self.metric.among(inputs, pool))
+            arguments["metric_inputs"] = cases("metric", pool if self.metric.unlabelled else inputs)
         return arguments
 
     def _rules(self) -> list[tuple[str, Draw]]:
         rules = [(part, getattr(self, part)) for part in PARTS]
-        return [(part, rule) for part, rule in rules if rule is not None and not isinstance(rule, Part)]
+        return [(part, rule) for part, rule in rules if rule is not None and not isinstance(rule, FirstOf)]
 
 
 @lru_cache(maxsize=4)

@@ -1,10 +1,11 @@
-"""The networks of the paper: pure functions of their parameters, and how those parameters start."""
+"""The networks of the experiments: pure functions of their parameters, and how those parameters start."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -94,6 +95,63 @@ class ConvNet:
         )
 
 
+@dataclass(frozen=True)
+class Classifier:
+    """Layers of tanh units, and the logits of the classes: the softmax belongs to the likelihood."""
+
+    units: tuple[int, ...]
+    """From the input to the classes: (1024, 500, 62) in the paper."""
+
+    def __call__(self, params: Layers, inputs: Array) -> Array:
+        """Return the logits, one row per input."""
+        *hidden, last = params
+        for layer in hidden:
+            inputs = jnp.tanh(inputs @ layer["weights"] + layer["biases"])
+        return inputs @ last["weights"] + last["biases"]
+
+    def init(self, seed: int) -> Layers:
+        """Return uniform initial weights within ±√(6 / (fan in + fan out)), float32 (Glorot and Bengio 2010)."""
+        generator = np.random.default_rng([seed, 0x0DE4])
+        layers = []
+        for fan_in, fan_out in pairwise(self.units):
+            reach = np.sqrt(6 / (fan_in + fan_out))
+            weights = generator.uniform(-reach, reach, (fan_in, fan_out)).astype(np.float32)
+            layers.append({"weights": jnp.asarray(weights), "biases": jnp.zeros(fan_out, jnp.float32)})
+        return layers
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """Tanh units that see a sequence tick by tick, and one linear output after the last tick."""
+
+    inputs: int
+    """Numbers that come with each tick."""
+    units: int
+
+    def __call__(self, params: dict[str, Array], inputs: Array) -> Array:
+        """Return the output, one row per sequence; sequences are (examples, ticks, numbers)."""
+
+        def tick(state: Array, now: Array) -> tuple[Array, None]:
+            return jnp.tanh(state @ params["w"] + now @ params["v"] + params["b"]), None
+
+        start = jnp.zeros((inputs.shape[0], self.units), inputs.dtype)
+        return jax.lax.scan(tick, start, jnp.swapaxes(inputs, 0, 1))[0] @ params["u"] + params["c"]
+
+    def init(self, seed: int) -> dict[str, Array]:
+        """Return sparse recurrent weights, their scale 1.1 / √15 (Martens and Sutskever 2011); float32."""
+        generator = np.random.default_rng([seed, 0x2EC0])
+        normal, units = generator.standard_normal, self.units
+        chosen = np.argsort(generator.random((units, units)), axis=0) < INCOMING
+        start = {
+            "w": normal((units, units)) * chosen * 1.1 / np.sqrt(INCOMING),
+            "v": 0.5 * normal((self.inputs, units)),
+            "b": np.zeros(units),
+            "u": normal((units, 1)) / np.sqrt(units),
+            "c": np.zeros(1),
+        }
+        return {name: jnp.asarray(values, jnp.float32) for name, values in start.items()}
+
+
 def sparse_init(units: Sequence[int], seed: int, incoming: int = INCOMING) -> Layers:
     """Return sparse initial parameters of a chain of dense layers."""
     return sparse_layers(pairwise(units), seed, incoming)
@@ -112,10 +170,5 @@ def sparse_layers(shapes: Iterable[tuple[int, int]], seed: int, incoming: int = 
         for _ in range(incoming):
             chosen = generator.integers(fan_in, size=fan_out)
             weights[chosen, np.arange(fan_out)] = generator.standard_normal(fan_out)
-        layers.append({"weights": jax.numpy.asarray(weights), "biases": jax.numpy.zeros(fan_out, np.float32)})
+        layers.append({"weights": jnp.asarray(weights), "biases": jnp.zeros(fan_out, np.float32)})
     return layers
-
-
-def parameter_count(params: Layers) -> int:
-    """Return the number of parameters."""
-    return sum(leaf.size for leaf in jax.tree.leaves(params))

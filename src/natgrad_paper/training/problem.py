@@ -127,11 +127,17 @@ class Budget(Section):
     """What an iteration takes on two cores, for the command to announce; it changes nothing."""
     patience: Count | None = None
     """Evaluations in a row without a lower validation error that end a training early."""
+    evaluates_start: ClassVar = True
+    """Whether the first evaluation comes before the first step."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Budget":
         if (self.seconds is None) == (self.iterations is None):
-            unfit("seconds", "a limit in seconds or in iterations", "neither" if self.seconds is None else "both")
+            unfit(
+                "seconds",
+                "a limit in seconds or in iterations",
+                "neither" if self.seconds is None else "both",
+            )
         if self.first > self.limit:
             unfit("first", f"at most the limit, {self.limit:g}", self.first)
         return self
@@ -152,13 +158,47 @@ class Budget(Section):
         return next((mark for mark in self._grid() if mark > seconds), self.seconds)
 
     def next_iteration(self, iteration: int) -> int:
-        """Return the next iteration of an evaluation, the limit where it is one at most."""
-        following = max(iteration + 1, int(iteration * GROWTH))
+        """Return the next iteration of an evaluation, the limit at most: a function of the iteration alone."""
+        following = 1
+        while following <= iteration:
+            following = max(following + 1, int(following * GROWTH))
         if self.iterations is None:
             return following
         grid = (round(mark) for mark in self._grid())
-        return min(following, next((mark for mark in grid if mark > iteration), self.iterations), self.iterations)
+        return min(
+            following, next((mark for mark in grid if mark > iteration), self.iterations), self.iterations
+        )
 
     def _grid(self) -> np.ndarray:
         count = self.evaluations
         return np.geomspace(self.first, self.limit, count) if count > 1 else np.array([self.limit])
+
+
+@dataclass(frozen=True)
+class Until:
+    """A budget of iterations whose training is looked at in given places alone."""
+
+    iterations: int
+    looks: tuple[int, ...] = ()
+    """Iterations of evaluations before the end."""
+    patience: int | None = None
+    evaluates_start: bool = False
+
+    @property
+    def limit(self) -> float:
+        """The number of iterations."""
+        return float(self.iterations)
+
+    def spent(self, iterations: int, seconds: float) -> float:
+        """Return the iterations."""
+        return float(iterations)
+
+    def next_second(self, seconds: float) -> float:
+        """Return infinity: time does not count."""
+        return np.inf
+
+    def next_iteration(self, iteration: int) -> int:
+        """Return the next look."""
+        return min(
+            (look for look in (*self.looks, self.iterations) if look > iteration), default=self.iterations
+        )

@@ -18,6 +18,24 @@ from natgrad_paper.errors import FieldError, UserError
 LONGEST = 1 << 20
 """Bytes that a file of settings may have."""
 
+WORDS = {
+    "missing": "a value",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "tuple_type": "a list",
+    "dict_type": "a table of fields",
+    "model_type": "a table of fields",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+}
+"""What was expected, by the type of pydantic's error."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Size = Annotated[int, Field(ge=1, le=100_000)]
 """Of what takes memory."""
@@ -69,38 +87,60 @@ class _Said(Section):
     methods: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
 
 
-def presets(path: Path) -> dict[str, Preset]:
-    """Return the presets of a file with one table each, in its order."""
+def presets(path: Path, kind: type[Section] | None = None) -> dict[str, Preset]:
+    """Return the presets of a file with one table each, in its order; of settings of a kind, if it is known."""
+    known: dict[str, Preset] = {}
     tables = _parsed(path)
-    return {name: _preset(tables, name, str(path)) for name in tables}
+    for name in tables:
+        _preset(tables, name, str(path), kind, known)
+    return {name: known[name] for name in tables}
 
 
-def preset_file(path: Path) -> Preset:
-    """Return the preset that a user's file is: the tables at its top, changes to the defaults."""
-    return _preset({path.stem: _parsed(path)}, path.stem, str(path))
+def preset_file(path: Path, kind: type[Section], known: Mapping[str, Preset]) -> Preset:
+    """Return the preset that a user's file is: the tables at its top, changes to the defaults or to a known preset."""
+    own = f"{path.stem} (a file)"  # A known preset may have the file's name.
+    found = _preset({own: _parsed(path)}, own, str(path), kind, dict(known))
+    return found._replace(name=path.stem)
 
 
-def _preset(tables: Mapping[str, Any], name: str, where: str, seen: tuple[str, ...] = ()) -> Preset:
+def _preset(
+    tables: Mapping[str, Any],
+    name: str,
+    where: str,
+    kind: type[Section] | None,
+    known: dict[str, Preset],
+    seen: tuple[str, ...] = (),
+) -> Preset:
+    """Return a preset, and add it to those known, with all that it extends."""
+    if name in known:
+        return known[name]
     table = tables.get(name)
-    if not isinstance(table, dict) or name in seen:
-        raise FieldError(where, "extends", nearest(name, [other for other in tables if other not in seen]), name)
+    if name in seen or (table is None and seen):
+        others = [other for other in (*tables, *known) if other not in seen]
+        raise FieldError(where, "extends", nearest(name, others), name)
+    if not isinstance(table, dict):
+        raise FieldError(where, name, "a table of fields", table)
     said = build(_Said, {key: table[key] for key in _Said.model_fields if key in table}, where)
     changes = {key: value for key, value in table.items() if key not in _Said.model_fields}
-    if not said.extends:
-        return Preset(name, said.about, said.methods or (), changes, where)
-    base = _preset(tables, said.extends, where, (*seen, name))
-    return Preset(name, said.about, said.methods or base.methods, merged(None, base.changes, changes), where)
+    methods = said.methods or ()
+    if said.extends:
+        base = _preset(tables, said.extends, where, kind, known, (*seen, name))
+        methods, changes = said.methods or base.methods, merged(kind, base.changes, changes)
+    known[name] = Preset(name, said.about, methods, changes, where)
+    return known[name]
 
 
-def overrides(options: Sequence[str]) -> dict[str, Any]:
+def overrides(options: Sequence[str], name: str = "--set") -> dict[str, Any]:
     """Return what `--set` options change, as nested tables."""
     changes: dict[str, Any] = {}
     for option in options:
-        changes = merged(None, changes, _parsed_option(option))
+        changes = merged(None, changes, _parsed_option(option, name))
     return changes
 
 
-def merged(kind: type[Section] | None, table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged(
+    kind: type[Section] | None, table: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a table with changes: tables are merged, and of the `rivals` of a kind the changed one stays."""
     rivals = kind.rivals if kind is not None else ()
     away = rivals if any(name in changes for name in rivals) else ()
@@ -121,6 +161,14 @@ def build(kind: type[Kind], table: Mapping[str, Any], where: str) -> Kind:
         _refuse(kind, problem, where)
 
 
+def changed(kind: type[Kind], *changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of a kind with changes, one after another, as plain tables to be built."""
+    table = stated(kind())
+    for each in changes:
+        table = merged(kind, table, each)
+    return table
+
+
 def stated(section: Section) -> dict[str, Any]:
     """Return settings as plain tables; a field that is not set is absent."""
     return section.model_dump(mode="json", exclude_none=True)
@@ -139,7 +187,10 @@ class Described(NamedTuple):
 def described(settings: Section, default: Section | None = None, prefix: str = "") -> Iterator[Described]:
     """Yield every field with its meaning, default and value, sections after one another."""
     for name, field in type(settings).model_fields.items():
-        value, usual = getattr(settings, name), getattr(default, name, field.get_default(call_default_factory=True))
+        value, usual = (
+            getattr(settings, name),
+            getattr(default, name, field.get_default(call_default_factory=True)),
+        )
         if isinstance(value, Section):
             yield from described(value, usual if isinstance(usual, Section) else None, f"{prefix}{name}.")
         else:
@@ -171,17 +222,17 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected TOML, found an error: {' '.join(str(problem).split())}") from None
 
 
-def _parsed_option(option: str) -> dict[str, Any]:
+def _parsed_option(option: str, called: str) -> dict[str, Any]:
     name, sign, value = option.partition("=")
     if not sign:
-        raise UserError(f"--set {option}: expected field=value, found no '='")
+        raise UserError(f"{called} {option}: expected field=value, found no '='")
     # A bare word is a text: quotes rarely survive a shell.
     for words in (value.strip(), f'"{value.strip()}"'):
         try:
             return tomllib.loads(f"{name.strip()} = {words}")
         except (ValueError, RecursionError):
             continue
-    raise UserError(f"--set {option}: expected field=value in TOML, found something else")
+    raise UserError(f"{called} {option}: expected field=value in TOML, found something else")
 
 
 def _section(kind: type[Section] | None, name: str) -> type[Section] | None:
@@ -196,13 +247,22 @@ def _refuse(kind: type[Section], problem: ValidationError, where: str) -> NoRetu
     location = [str(part) for part in first["loc"]]
     if first["type"] == "unfit":
         context = first["ctx"]
-        raise FieldError(where, ".".join([*location, context["field"]]), context["expected"], context["found"])
+        raise FieldError(
+            where, ".".join([*location, context["field"]]), context["expected"], context["found"]
+        )
     field = ".".join(location)
     if first["type"] == "extra_forbidden":
         owner: type[Section] | None = kind
         for name in location[:-1]:
             owner = _section(owner, name)
-        raise FieldError(where, field, nearest(location[-1], list((owner or kind).model_fields)), "an unknown field")
-    expected = first["msg"].removeprefix("Input should be ")
+        raise FieldError(
+            where, field, nearest(location[-1], list((owner or kind).model_fields)), "an unknown field"
+        )
     found = "nothing" if first["type"] == "missing" else first["input"]
-    raise FieldError(where, field or "all", "a value" if first["type"] == "missing" else expected, found)
+    raise FieldError(where, field or "all", _expected(first), found)
+
+
+def _expected(error: Any) -> str:
+    """Return pydantic's sentence in this package's words."""
+    words = WORDS.get(error["type"], error["msg"].removeprefix("Input should be "))
+    return words.format(**error.get("ctx", {}))

@@ -1,0 +1,174 @@
+"""What was asked for on the command line, understood; and what went wrong, in one line."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from natgrad_paper.errors import UserError
+
+Thing = TypeVar("Thing")
+Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Which one: see `natgrad list`.")]
+Change = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting: see `natgrad show`. Repeatable."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left there.")]
+
+
+class Forgiving:
+    """A stream that nobody may be reading: what cannot be written is left out, and training goes on.
+
+    Letters that a terminal lacks are replaced.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:
+            return self.write(text.encode("ascii", "replace").decode())
+        except (OSError, ValueError):
+            self._forget()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._forget()
+
+    def _forget(self) -> None:
+        """Send the rest nowhere: Python writes what is left when it ends, and would complain."""
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[None]:
+    """Turn what a person can mend into one line and an exit code.
+
+    2 is a mistake in what was asked for, 1 a machine that refused (a full disk, a missing permission),
+    130, 143 and 129 a run stopped by Ctrl-C, SIGTERM or a closed terminal, which `--resume` continues.
+    """
+    from natgrad_paper.training.stopping import Stopped
+
+    try:
+        yield
+    except UserError as problem:
+        code, line = 2, str(problem)
+    except Stopped as stopped:
+        again = shlex.join(["natgrad", "run", experiment, "--out", str(out or stopped.directory), "--resume"])
+        code, line = (
+            stopped.exit_code,
+            f"stopped by {stopped.by.name} after a checkpoint; `{again}` continues",
+        )
+    except KeyboardInterrupt:
+        code, line = 130, "interrupted"
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        code, line = 1, f"{where}{problem.strerror or problem}"
+    else:
+        return
+    complain(line)
+    raise typer.Exit(code)
+
+
+def complain(line: str) -> None:
+    """Print a line for errors, where somebody reads them; letters that the terminal lacks are replaced."""
+    print(f"natgrad: {line}", file=Forgiving(sys.stderr))
+
+
+def pick(known: Mapping[str, Thing], wanted: str, option: str) -> Thing:
+    """Return what goes by a name; for another one the nearest is suggested."""
+    from natgrad_paper.training.settings import nearest
+
+    if wanted not in known:
+        raise UserError(f"{option}: expected {nearest(wanted, list(known))}, found {wanted!r}")
+    return known[wanted]
+
+
+def preset(experiment: Any, wanted: str) -> Any:
+    """Return a preset, one of the experiment's or a file of the user's."""
+    from natgrad_paper.training.settings import preset_file
+
+    if wanted.endswith(".toml"):
+        return preset_file(Path(wanted), experiment.settings, experiment.presets())
+    return pick(experiment.presets(), wanted, "--preset")
+
+
+def settings(experiment: Any, chosen: Any, changes: Sequence[str] | None, *further: Sequence[str]) -> Any:
+    """Return an experiment's settings: the defaults, changed by a preset and by options, which errors name.
+
+    Args:
+        experiment: Whose.
+        chosen: The preset.
+        changes: Those of `--set`.
+        *further: Those of `--grid`.
+    """
+    from natgrad_paper.training.settings import build, changed, overrides
+
+    layers = [chosen.changes]
+    found = build(experiment.settings, changed(experiment.settings, *layers), chosen.where)
+    for option, given in zip(("--set", "--grid"), (changes, *further), strict=False):
+        if given:
+            layers.append(overrides(given, option))
+            found = build(experiment.settings, changed(experiment.settings, *layers), option)
+    return found
+
+
+def words(text: str | None) -> tuple[str, ...]:
+    """Return the words between commas, each once."""
+    return tuple(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))
+
+
+def seeds(text: str | None) -> tuple[int, ...]:
+    """Return the seeds that a count or a list stands for."""
+    if text is None:
+        return ()
+    given = words(text)
+    if not given or not all(word.isascii() and word.isdigit() for word in given):
+        raise UserError(f"--seeds: expected a count or whole numbers with commas, found {text!r:.80}")
+    if max(map(len, given)) > 10 or max(map(int, given)) >= 1 << 32:
+        raise UserError(f"--seeds: expected whole numbers below {1 << 32}, found {text!r:.80}")
+    if "," in text:
+        return tuple(int(word) for word in given)
+    if not 1 <= int(given[0]) <= 1000:
+        raise UserError(f"--seeds: expected a count from 1 to 1000, found {text!r}")
+    return tuple(range(int(given[0])))
+
+
+def fresh(parent: Path, name: str) -> Path:
+    """Return a directory that does not exist yet: a run never touches an older one."""
+    candidate, number = parent / name, 2
+    while candidate.exists():
+        candidate, number = parent / f"{name}-{number}", number + 1
+    return candidate
+
+
+def cost(experiment: Any, settings: Any, methods: int, seeds: int) -> str:
+    """Say how long a run will train."""
+    from natgrad_paper.cli.progress import duration
+
+    if experiment.cost is not None:
+        return str(experiment.cost(settings, methods, seeds))
+    budget, besides = settings.budget, "besides compiling and evaluating"
+    runs = f"{methods} method{'s' * (methods > 1)} × {seeds} seed{'s' * (seeds > 1)}"
+    if budget.seconds is not None:
+        total = duration(budget.seconds * methods * seeds)
+        return f"{runs} × {duration(budget.seconds)} = {total} of training, {besides}"
+    runs += f" × {budget.iterations} iterations"
+    if budget.step_seconds is None:
+        return runs
+    about = duration(budget.limit * budget.step_seconds * methods * seeds)
+    return f"{runs} of {budget.step_seconds:g} s = about {about} of training, an estimate for two cores, {besides}"

@@ -1,0 +1,42 @@
+"""The `natgrad` command: its parts, put together."""
+
+from typing import Annotated
+
+import typer
+
+from natgrad_paper.cli import data, report, run, show, tune
+
+app = typer.Typer(
+    name="natgrad",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="""The experiments of "Revisiting natural gradient for deep networks", one command each.
+
+    Start with [bold]natgrad run curves[/bold]: minutes on two cores, then logs and a figure.""",
+    epilog="[bold]natgrad run --help[/bold] has examples, [bold]natgrad list[/bold] all there is to run.",
+)
+app.command(epilog=run.EXAMPLES)(run.run)
+app.command()(report.report)
+app.command(epilog=tune.EXAMPLE)(tune.tune)
+app.command(name="list")(show.list_)
+app.command()(show.show)
+app.command()(data.data)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import natgrad
+
+        typer.echo(f"natgrad {natgrad.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,168 @@
+"""`natgrad run`: train, show how it goes, and report."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from natgrad_paper.cli.arguments import (
+    Change,
+    Name,
+    Overwrite,
+    complain,
+    cost,
+    fresh,
+    pick,
+    plain_errors,
+    preset,
+    seeds,
+    settings,
+    words,
+)
+from natgrad_paper.errors import UserError
+
+EXAMPLES = """Examples, from seconds to days:
+
+[bold]natgrad run curves --preset smoke[/bold]  (does everything work here?)
+
+[bold]natgrad run curves[/bold]  (the methods of a first look, one seed, minutes)
+
+[bold]natgrad run curves --methods all --seeds 3[/bold]  (every method there is, seeds 0 to 2)
+
+[bold]natgrad run curves --set solver.name=minres-qlp --set budget.seconds=120[/bold]
+
+[bold]natgrad run curves --set budget.patience=5[/bold]  (ends where validation got no better in 5 evaluations)
+
+[bold]natgrad run curves --preset paper --data digs3pts_1.mat[/bold]  (the original data)
+
+[bold]natgrad run curves --out runs/curves-small --resume --seeds 5[/bold]  (go on, and to five seeds)
+
+[bold]natgrad run unlabelled --data TFD_48x48.mat --set data.fold=4[/bold]  (photographs, in that file's format)
+
+[bold]natgrad run autoencoder --data mnist/[/bold]  (MNIST, from its idx files)
+
+[bold]natgrad run order --seeds 3[/bold]  (figure 2)
+"""
+
+
+def run(
+    experiment: Name,
+    preset_name: Annotated[
+        str, typer.Option("--preset", help="smoke, small, medium or paper; or a TOML file.")
+    ] = "small",
+    methods: Annotated[
+        str | None, typer.Option(help="Names with commas between them, or all. Default: the preset's.")
+    ] = None,
+    seed_words: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds", help="A count, or seeds with commas: 3 is 0,1,2; '7,' is 7 alone. Default: 1."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for logs and figure. Default: a new one below runs/.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The original data, instead of the generated: a file or directory.")
+    ] = None,
+    change: Change = None,
+    overwrite: Overwrite = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run in --out, with its settings; new methods and seeds are added.",
+        ),
+    ] = False,
+) -> None:
+    """Train every method, show how it goes, and leave logs, a report, a figure and a table."""
+    with plain_errors(experiment, out):
+        from natgrad_paper import figures
+        from natgrad_paper.cli import progress
+        from natgrad_paper.cli.report import show
+        from natgrad_paper.training import cache, request
+        from natgrad_paper.training.runner import Claimed, Run, clear, judged, prepare_directory
+        from natgrad_paper.training.settings import build
+        from natgrad_paper.training.source import fits
+
+        console = progress.console()
+        chosen = figures.load(experiment)
+        by_name = {method.name: method for method in chosen.methods}
+        names = tuple(by_name) if methods == "all" else words(methods)
+        numbers = seeds(seed_words)
+        for word in names:
+            pick(by_name, word, "--methods")
+        if resume:
+            if out is None or preset_name != "small" or change or overwrite:
+                raise UserError("--resume: expected --out DIR, without --preset, --set and --overwrite")
+            directory = out
+            asked = request.read(out).extended(names, numbers)
+            if asked.experiment != experiment:
+                raise UserError(f"{out}: expected a run of {experiment}, found one of {asked.experiment}")
+            where = str(out / request.NAME)
+            used = build(chosen.settings, asked.settings, where)
+        else:
+            base = preset(chosen, preset_name)
+            used, where = settings(chosen, base, change), base.where
+            directory = out or fresh(Path("runs"), f"{chosen.name}-{base.name}")
+            asked = _asked(chosen, base, used, names, numbers, data)
+        for word in asked.methods:
+            pick(by_name, word, f"{where}: methods")
+        if chosen.whole and set(asked.methods) != set(by_name):
+            raise UserError(
+                f"--methods: expected all of {', '.join(by_name)} for {experiment}, found {methods}"
+            )
+        file = data or (Path(asked.data) if asked.data else None)
+        problem = chosen.prepare(used, file)
+        if file is not None:
+            problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
+        competitors = tuple(by_name[name] for name in asked.methods)
+        for method in competitors:
+            fits(judged(problem, used), method, method.own(used), "--set" if change else where)
+        if not resume:
+            prepare_directory(directory, overwrite, request.NAME)
+        with Claimed(directory):
+            if not resume:
+                # Another command may have been quicker.
+                prepare_directory(directory, overwrite, request.NAME)
+                clear(directory)
+            request.write(directory, asked)
+            cache.enable()
+            console.print(
+                f"[bold]{chosen.title}[/bold] on {escape(problem.data['name'])}, preset {escape(asked.preset)}",
+                highlight=False,
+            )
+            console.print(cost(chosen, used, len(competitors), len(asked.seeds)), highlight=False)
+            with progress.display(
+                console, len(competitors) * len(asked.seeds), chosen.story.view.main
+            ) as display:
+                whole = Run(
+                    chosen.name, asked.preset, used, problem, chosen.methods, competitors, asked.seeds, directory,
+                    display, resume,
+                )  # fmt: skip
+                with whole.signals:
+                    failures = chosen.drive(whole)
+            show(console, directory)
+        for failure in failures:
+            complain(failure)
+        if failures:
+            raise typer.Exit(1)
+
+
+def _asked(
+    experiment: Any, base: Any, used: Any, names: tuple[str, ...], numbers: tuple[int, ...], data: Path | None
+) -> Any:
+    """Return a new request; without methods, those of the preset or of a first look."""
+    from natgrad_paper.training.request import Request
+    from natgrad_paper.training.settings import stated
+
+    return Request(
+        experiment=experiment.name,
+        preset=base.name,
+        methods=names or base.methods or experiment.first_look,
+        seeds=numbers or (0,),
+        data="" if data is None else str(data.absolute()),
+        settings=stated(used),
+    )

@@ -1,0 +1,85 @@
+"""`natgrad list` and `natgrad show`: what there is to run, and every setting with its meaning."""
+
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from natgrad_paper.cli.arguments import Name, cost, pick, plain_errors, settings
+
+
+def list_(
+    experiment: Annotated[
+        str | None, typer.Argument(help="List the methods and presets of this one.")
+    ] = None,
+) -> None:
+    """List the experiments; with a name, its methods and its presets with what they cost."""
+    with plain_errors():
+        from natgrad_paper import figures
+        from natgrad_paper.cli import progress
+
+        console = progress.console()
+        if experiment is not None:
+            for table in _contents(figures.load(experiment)):
+                console.print(table)
+            return
+        table = Table(box=box.SIMPLE_HEAD)
+        for column in ("experiment", "", "presets"):
+            table.add_column(column)
+        for name in figures.names():
+            found = figures.load(name)
+            table.add_row(name, Text(found.title), Text(", ".join(found.presets())))
+        console.print(table)
+        console.print(
+            "natgrad list EXPERIMENT has its methods; natgrad show EXPERIMENT its settings.", highlight=False
+        )
+
+
+def _contents(experiment: Any) -> list[Table]:
+    methods = Table(title=experiment.title, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in ("method", "", ""):
+        methods.add_column(column)
+    for method in experiment.methods:
+        methods.add_row(method.name, Text(method.label), Text(method.about))
+    presets = Table(box=box.SIMPLE_HEAD)
+    for column in ("preset", "", "cost of one seed"):
+        presets.add_column(column)
+    for name, preset in experiment.presets().items():
+        used = settings(experiment, preset, None)
+        count = len(preset.methods or experiment.first_look)
+        presets.add_row(name, Text(preset.about), Text(cost(experiment, used, count, 1)))
+    return [methods, presets]
+
+
+def show(
+    experiment: Name,
+    preset_name: Annotated[str, typer.Argument(metavar="[PRESET]", help="One of its presets.")] = "small",
+) -> None:
+    """Show every setting of an experiment: its meaning, its default and its value in a preset."""
+    with plain_errors():
+        from natgrad_paper import figures
+        from natgrad_paper.cli import progress
+        from natgrad_paper.training.settings import described
+
+        chosen = figures.load(experiment)
+        used = settings(chosen, pick(chosen.presets(), preset_name, "preset"), None)
+        table = Table(
+            title=f"{chosen.title}, preset {preset_name}", title_justify="left", box=box.SIMPLE_HEAD
+        )
+        for column in ("setting", "value", "default", "meaning"):
+            table.add_column(column, overflow="fold")
+        for field in described(used, chosen.settings.model_construct()):
+            changed = "bold" if field.value != field.default else "dim"
+            table.add_row(
+                field.name,
+                Text(_word(field.value), changed),
+                Text(_word(field.default), "dim"),
+                Text(field.about),
+            )
+        progress.console().print(table)
+
+
+def _word(value: Any) -> str:
+    return "–" if value is None else ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

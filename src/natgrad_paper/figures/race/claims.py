@@ -1,0 +1,107 @@
+"""What the race asks: which of two methods reaches a training error first."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from natgrad_paper.report import health
+from natgrad_paper.report.claims import Claim, Finding, Verdict, absent, verdict_on
+from natgrad_paper.report.curves import time_to
+from natgrad_paper.report.load import Runs
+from natgrad_paper.report.views import Measure, Panel, View
+from natgrad_paper.training.log import RunLog
+
+ERROR = Measure("error", "training error", "training error, mean over cases")
+TEST = Measure("test_error", "test error", "test error, mean over cases")
+VIEW = View(
+    (Panel(ERROR, "training_seconds"), Panel(ERROR)),
+    (TEST,),
+    "Error against training time, and against iterations",
+)
+RIVALS = {
+    "nesterov": "tuned Nesterov momentum",
+    "adam": "tuned Adam",
+    "hf": "Hessian-Free",
+    "lbfgs": "L-BFGS",
+    "kfac": "kfac-jax",
+}
+RULE = (
+    (
+        "sooner",
+        "compares the training seconds that the runs of two methods from the same seed take to an error. A run that "
+        "never reaches it counts as if it did at its end, which favours it. It holds if Student’s 95% interval of the "
+        "mean over seeds of log(time / time of the rival) lies below zero, and the mean by at least 2%.",
+    ),
+    (
+        "void",
+        f"if more than {health.SHARE:.0%} of a run’s steps were refused, or λ was at its upper bound as often.",
+    ),
+    ("not decided", "otherwise, with fewer than 3 seeds, and where nobody reaches the error."),
+)
+
+
+@dataclass(frozen=True)
+class Sooner:
+    """The test that one method reaches each of the errors in the settings' `levels` sooner than another."""
+
+    first: str
+    rival: str
+    compiling: bool = False
+    """Whether the seconds that a method takes to compile count."""
+
+    def __call__(self, runs: Runs) -> list[Finding]:
+        if missing := absent(runs, self.first, self.rival):
+            return missing
+        one, other = (
+            {log.seed: log for log in runs.method(name) if log.complete} for name in (self.first, self.rival)
+        )
+        pairs = [(one[seed], other[seed]) for seed in sorted(one.keys() & other.keys())]
+        if void := health.cause(log for pair in pairs for log in pair):
+            return [
+                Finding(f"{runs.label(self.first)} / {runs.label(self.rival)}: void: {void}", Verdict.VOID)
+            ]
+        more = [compiling(runs, name) if self.compiling else 0.0 for name in (self.first, self.rival)]
+        return [self._to(level, pairs, more, runs) for level in runs.header["settings"]["levels"]]
+
+    def _to(self, level: float, pairs: list[tuple[RunLog, RunLog]], more: list[float], runs: Runs) -> Finding:
+        words = f"time to {level:g}, {runs.label(self.first)} / {runs.label(self.rival)}"
+        found = [[time_to(log, level, ERROR) for log in pair] for pair in pairs]
+        ends = [[float(log.evaluations[-1]["training_seconds"]) for log in pair] for pair in pairs]
+        met = [(pair, end) for pair, end in zip(found, ends, strict=True) if pair != [None, None]]
+        if not met:
+            return Finding(f"{words}: nobody reaches it", Verdict.OPEN)
+        times = [[(end if time is None else time) for time, end in zip(*each, strict=True)] for each in met]
+        verdict, shown = verdict_on(np.log([(a + more[0]) / (b + more[1]) for a, b in times]))
+        for place, name in enumerate((self.first, self.rival)):
+            late = sum(pair[place] is None for pair, _ in met)
+            shown += f"; {late} of {len(met)} runs of {runs.label(name)} never reach it" * bool(late)
+        return Finding(f"{words}: {shown}", verdict, "2%" if verdict is Verdict.EQUAL else "")
+
+
+def compiling(runs: Runs, method: str) -> float:
+    """Return the seconds that a method took to compile: in the first of its seeds, since later ones need not."""
+    return max(
+        float(log.evaluations[-1]["compile_seconds"]) for log in runs.method(method) if log.evaluations
+    )
+
+
+OURS = "Not the paper’s claim, but what somebody asks who has a model to train."
+CLAIMS = (
+    *(
+        Claim(
+            letter,
+            f"KNCG reaches the errors sooner than {words}.",
+            "The time to each of the levels: KNCG sooner.",
+            (Sooner("kncg", rival),),
+            OURS,
+        )
+        for letter, (rival, words) in zip("abcde", RIVALS.items(), strict=True)
+    ),
+    Claim(
+        "f",
+        "It does, too, when the time to compile counts.",
+        "The same with the seconds that each method takes to compile added.",
+        tuple(Sooner("kncg", rival, compiling=True) for rival in ("nesterov", "adam", "kfac")),
+        OURS,
+    ),
+)

@@ -1,0 +1,135 @@
+"""The contestants of the race: those of Curves, Hessian-Free on minibatches, and kfac-jax where it is installed."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import natgrad as ng
+from natgrad_paper.errors import UserError
+from natgrad_paper.figures.curves.methods import ADAM, KNCG, LBFGS, NESTEROV, Kncg, growing, kncg
+from natgrad_paper.training.batches import Batches, Minibatch
+from natgrad_paper.training.problem import Method, Problem
+from natgrad_paper.training.settings import Count, Positive, Section, Size
+
+WARM = 12
+"""Steps after which kfac-jax has met, and compiled, everything it does now and then."""
+
+
+class HessianFree(Section):
+    """Hessian-Free on minibatches, without a preconditioner."""
+
+    batch: Count = 1000
+    maxiter: Size = 20
+    damping: Positive = 0.1
+
+
+def hessian_free(problem: Problem, own: Any) -> ng.Optimizer:
+    """Return Hessian-Free on minibatches."""
+    return ng.hessian_free(
+        problem.model,
+        problem.likelihood,
+        solver=ng.TruncatedCG(own.hf.maxiter),
+        preconditioner=ng.Identity(),
+        damping=ng.LevenbergMarquardt(own.hf.damping),
+    )
+
+
+class Kfac(Section):
+    """kfac-jax with adaptive rate, momentum and damping."""
+
+    batch: Count = 1000
+    damping: Positive = 150.0
+    floor: Positive = 1e-4
+    """λ does not fall below."""
+
+
+class Info(NamedTuple):
+    """What a step of kfac-jax says of itself."""
+
+    loss: Any
+    damping: Any
+
+
+class KfacOptimizer:
+    """kfac-jax in the shape of a natgrad optimizer; it compiles and counts on its own."""
+
+    def __init__(self, problem: Problem, own: Any) -> None:
+        # Its releases follow JAX at a distance, so it is no dependency of anything here.
+        kfac_jax: Any = import_module("kfac_jax")
+
+        def register(outputs: Any, targets: Any) -> None:
+            if isinstance(problem.likelihood, ng.Bernoulli):
+                kfac_jax.register_multi_bernoulli_predictive_distribution(outputs, targets=targets)
+            elif isinstance(problem.likelihood, ng.Categorical):
+                kfac_jax.register_softmax_cross_entropy_loss(outputs, targets=targets)
+            else:
+                kfac_jax.register_squared_error_loss(outputs, targets=targets, weight=0.5)
+
+        def loss(params: Any, batch: Any) -> jax.Array:
+            inputs, targets = batch
+            outputs = problem.model(params, inputs)
+            register(outputs, targets)
+            return jnp.mean(problem.likelihood.nll(outputs, targets))
+
+        self._optimizer = kfac_jax.Optimizer(
+            value_and_grad_func=jax.value_and_grad(loss),
+            l2_reg=0.0,
+            use_adaptive_learning_rate=True,
+            use_adaptive_momentum=True,
+            use_adaptive_damping=True,
+            initial_damping=own.kfac.damping,
+            min_damping=own.kfac.floor,
+            num_burnin_steps=0,
+        )
+        self._inner: Any = None
+        self._warm = False
+
+    def init(self, params: Any) -> Any:
+        """Return the number of steps: the optimizer's own state needs a batch, and is made at the first step."""
+        return jnp.zeros((), jnp.int32)
+
+    def step(self, params: Any, state: Any, batch: Any) -> tuple[Any, Any, Info]:
+        """Take a step. The very first call, which is not timed, runs a few to compile all kinds of them."""
+        if not self._warm:
+            self._warm = True
+            moved, after = params, jnp.zeros_like(state)
+            for _ in range(WARM):
+                moved, after, _ = self.step(moved, after, batch)
+            self._inner = None
+        count = int(state)
+        if count and self._inner is None:
+            raise UserError(
+                "kfac: expected a training from its start, found one to go on with: it cannot be resumed"
+            )
+        key = jax.random.PRNGKey(count)
+        params = jax.tree.map(jnp.copy, params)  # It gives its arguments' memory away.
+        if count == 0:
+            self._inner = self._optimizer.init(params, key, batch)
+        params, self._inner, stats = self._optimizer.step(
+            params, self._inner, key, batch=batch, global_step_int=count
+        )
+        return params, state + 1, Info(jnp.asarray(stats["loss"]), jnp.asarray(stats["damping"]))
+
+
+KFAC = Method(
+    "kfac", "kfac-jax", "#882255", KfacOptimizer, lambda own: Batches(Minibatch(own.kfac.batch)), Kfac,
+    about="minibatches, adaptive rate, momentum and damping", on_host=True,
+)  # fmt: skip
+METHODS = (
+    KNCG,
+    Method(
+        "kncg-last", "KNCG, not averaged", "#E69F00", lambda problem, own: kncg(problem, own).optimizer, growing, Kncg,
+        "kncg", about="the control: KNCG judged by its last parameters",
+    ),
+    NESTEROV,
+    ADAM,
+    Method(
+        "hf", "Hessian-Free", "#8C510A", hessian_free, lambda own: Batches(Minibatch(own.hf.batch)), HessianFree,
+        about="Hessian-Free on minibatches",
+    ),
+    LBFGS,
+    *([KFAC] if find_spec("kfac_jax") else []),
+)  # fmt: skip

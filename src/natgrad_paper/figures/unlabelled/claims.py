@@ -1,0 +1,116 @@
+"""What the paper claims of figure 1, what the figure shows, and the tests that decide it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from natgrad_paper.report import health
+from natgrad_paper.report.claims import Below, Claim, Finding, Verdict, absent, verdict_on
+from natgrad_paper.report.load import Runs
+from natgrad_paper.report.views import LINEAR, Measure, Panel, View
+from natgrad_paper.training.log import RunLog
+
+COST = Panel(
+    Measure(
+        "cross_entropy",
+        "training cost",
+        "cross-entropy on the whole training set\n(sum over outputs, mean over cases)",
+    )
+)
+TEST = Panel(Measure("test_misclassified", "test error", "misclassified test cases, %", LINEAR, "%", 100.0))
+TRAIN = Measure("misclassified", "training error", "misclassified training cases, %", LINEAR, "%", 100.0)
+VIEW = View((COST, TEST), (TRAIN,), "Training and test error against the number of updates")
+"""The paper's training error is on a log scale: here the cost, which unlike a count of mistakes is never zero."""
+
+GROUPS = (
+    ("The paper’s sizes", ("same", "other", "unlabelled")),
+    ("Equal sizes, with the same samples above", ("other-equal", "unlabelled-equal")),
+)
+LATE = 20
+"""Steps up to here are left out of the mechanism's means: in the first ones all inputs agree."""
+
+
+def excess(log: RunLog) -> float | None:
+    """Return the mean of log(held-out KL / the metric's own) over a run's logged steps, the first ones left out."""
+    late = [step for step in log.steps if step["iteration"] > LATE]
+    pairs = [(step.get("kl_held_out"), step.get("kl_metric")) for step in late]
+    ratios = [np.log(held / own) for held, own in pairs if held and own]
+    return float(np.mean(ratios)) if ratios else None
+
+
+def excesses(runs: Runs, name: str) -> dict[int, float]:
+    """Return the excess of each complete run of a method, by seed."""
+    found = {log.seed: excess(log) for log in runs.method(name) if log.complete}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Exceeds:
+    """The test that held-out KL exceeds the metric's own: with one method, or by less with one than with another."""
+
+    method: str
+    more: str = ""
+    """The method with which it exceeds it by more; without one, the test is that it does at all."""
+
+    def __call__(self, runs: Runs) -> list[Finding]:
+        names = [name for name in (self.method, self.more) if name]
+        if missing := absent(runs, *names):
+            return missing
+        void = health.cause(log for name in names for log in runs.method(name) if log.complete)
+        if void:
+            return [Finding(f"held-out KL / the metric’s own: void: {void}", Verdict.VOID)]
+        found = [excesses(runs, name) for name in names]
+        if not self.more:
+            verdict, words = verdict_on(-np.array(list(found[0].values())))
+            return [Finding(f"the metric’s own KL / held-out KL, {self.method}: {words}", verdict)]
+        seeds = sorted(found[0].keys() & found[1].keys())
+        verdict, words = verdict_on(np.array([found[0][seed] - found[1][seed] for seed in seeds]))
+        return [Finding(f"held-out KL / the metric’s own, {self.method} / {self.more}: {words}", verdict)]
+
+
+CLAIMS = (
+    Claim(
+        "a",
+        "Re-using the gradient’s samples for the metric gives the worst training error and the worst test error.",
+        "Other training samples, and unlabelled ones, below the same samples: training cost and test error.",
+        (Below("other", "same", VIEW.panels), Below("unlabelled", "same", VIEW.panels)),
+    ),
+    Claim(
+        "b",
+        "Other training samples for the metric do better than the gradient’s own.",
+        "Other training samples below the same samples: training cost and test error.",
+        (Below("other", "same", VIEW.panels),),
+    ),
+    Claim(
+        "c",
+        "Unlabelled samples give the best test error, for a training error worse than other training samples give.",
+        "Unlabelled below the same and below other training samples: test error; other below unlabelled: training "
+        "cost.",
+        (
+            Below("unlabelled", "same", (TEST,)),
+            Below("unlabelled", "other", (TEST,)),
+            Below("other", "unlabelled", (COST,)),
+        ),
+    ),
+    Claim(
+        "d",
+        "With the same samples a step is measured where it was made to look small: elsewhere it changes the model "
+        "more than the metric says, and more so than with samples of the metric’s own.",
+        f"½dᵀFd of a step on held-out inputs over that on the metric’s inputs, mean of the logarithm over logged steps "
+        f"beyond the {LATE}th: above one with the same samples, and above that of the other conditions.",
+        (Exceeds("same"), Exceeds("other", "same"), Exceeds("unlabelled", "same")),
+        source="The paper’s argument, not measured there.",
+    ),
+    Claim(
+        "e",
+        "The same with metric batches of equal size.",
+        "As (a) and (c), with as many samples in every metric as in the gradient.",
+        (
+            Below("other-equal", "same", VIEW.panels),
+            Below("unlabelled-equal", "same", VIEW.panels),
+            Below("unlabelled-equal", "other-equal", (TEST,)),
+            Below("other-equal", "unlabelled-equal", (COST,)),
+        ),
+        source="A control the paper lacks: its metric has 256 samples in the first condition and 384 in the others.",
+    ),
+)

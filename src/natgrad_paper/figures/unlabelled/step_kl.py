@@ -1,0 +1,40 @@
+"""How far a step moves the model on inputs it was not measured on: the mechanism behind figure 1."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jax import Array
+
+import natgrad as ng
+from natgrad import tree
+from natgrad_paper.training.problem import Tree
+
+WHERE = {
+    "kl_metric": "the metric’s inputs",
+    "kl_gradient": "the gradient’s inputs",
+    "kl_held_out": "held-out inputs",
+}
+"""The fields of a logged step, and what each is measured on."""
+
+
+@dataclass(frozen=True)
+class StepKL:
+    """½ dᵀFd of the step d, the same with F on each of three batches: what it promised, and what it did elsewhere.
+
+    To second order it is the KL divergence between the model before and after the step, on these inputs.
+    """
+
+    model: Callable[[Tree, Array], Array]
+    likelihood: Any
+    count: int
+    """Held-out inputs, at most."""
+
+    def __call__(
+        self, before: Tree, after: Tree, gradient: Array, metric: Array, held_out: Array
+    ) -> dict[str, Array]:
+        """Return the three, by the fields of `WHERE`."""
+        step = tree.sub(after, before)
+        batches = (metric, gradient, held_out[: self.count])
+        products = (ng.metric_product(self.model, self.likelihood, before, inputs) for inputs in batches)
+        return {field: F.quadratic(step) / 2 for field, F in zip(WHERE, products, strict=True)}

@@ -1,0 +1,96 @@
+"""The report in short, on the screen: errors and times, and the claims judged. Any terminal can show it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from natgrad_paper.report import claims, parts, provenance
+from natgrad_paper.report import tables as numbers
+from natgrad_paper.report.claims import Verdict
+from natgrad_paper.report.figure import grouped
+from natgrad_paper.report.load import Runs
+from natgrad_paper.report.story import Story
+
+SHOWN = 6
+"""Columns of a story's own table that fit a screen."""
+COLORS = {Verdict.HOLDS: "green", Verdict.FAILS: "red"}
+"""All others are yellow: they say nothing for a claim and nothing against it."""
+LONGER = {"…": "...", "±": "+/-", "½": "1/2", "²": "^2", "ᵀ": "^T", "λ": "lambda", "ρ": "rho", "θ": "theta"}
+SPELLED = str.maketrans("–−’“”×éèäöü", '--\'""xeeaou') | str.maketrans(LONGER)
+"""What stands for a letter on a terminal that lacks it."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table of words, each with a style. On a terminal without Unicode, letters that it lacks are spelled out."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[tuple[str, str]]]
+    numbers: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        plain = not options.encoding.startswith("utf")
+
+        def words(text: str) -> str:
+            return text.translate(SPELLED).encode("ascii", "replace").decode() if plain else text
+
+        table = Table(
+            title=words(self.title),
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            show_header=self.numbers,
+            pad_edge=False,
+        )
+        for k, name in enumerate(self.head):
+            broken, longest = (
+                k > 0 if self.numbers else k == 1,
+                max(
+                    len(word)
+                    for word in (*name.split(), *(row[k][0] for row in self.rows if self.numbers), "")
+                ),
+            )
+            table.add_column(words(name), overflow="fold", no_wrap=not broken, min_width=longest)
+            table.columns[-1].justify = "right" if self.numbers and k else "left"
+        for row in self.rows:
+            table.add_row(*(Text(words(text), style) for text, style in row))
+        yield table
+
+
+def tables(runs: Runs, story: Story) -> list[Shown]:
+    """Return the results in short, and the verdicts: of what was measured, only why it is void."""
+    found, shown = _results(runs, story), []
+    if found is not None:
+        seeds = f"means over {len(runs.seeds)} seeds" if len(runs.seeds) > 1 else f"seed {runs.seeds[0]}"
+        title = f"{runs.header['data']['name']}, preset {provenance.presets(runs)}, {seeds}"
+        texts = [
+            [each.text if isinstance(each, parts.Cell) else str(each) for each in row] for row in found.rows
+        ]
+        rows = [[("–" if text == "not measured" else text, "") for text in row] for row in texts]
+        shown.append(Shown(title, found.head, rows, True))
+    verdicts = []
+    for each in claims.judge(story.claims, runs):
+        voids = [
+            found.words.rpartition("void: ")[2] for found in each.findings if found.verdict is Verdict.VOID
+        ]
+        words = "\n".join([each.claim.words, *(f"void: {why}" for why in dict.fromkeys(voids))])
+        color = COLORS.get(each.verdict, "yellow")
+        verdicts.append([(f"({each.claim.key})", ""), (words, ""), (each.words, color)])
+    return shown + [Shown("Claims", ("", "claim", "verdict"), verdicts, False)] * bool(verdicts)
+
+
+def _results(runs: Runs, story: Story) -> parts.Table | None:
+    """Return the table of results without times to errors, with steps and seconds; or else the story's first table."""
+    found, time = numbers.results(runs, story.view, grouped(runs.methods, story.groups)), numbers.time(runs)
+    if found is None or time is None:
+        contents = (content for part in story.sections(runs) for content in part.contents)
+        first = next((content for content in contents if isinstance(content, parts.Table)), None)
+        return first and parts.Table(first.head[:SHOWN], [row[:SHOWN] for row in first.rows])
+    kept = 1 + sum(not name.startswith(numbers.SECONDS.name) for name in found.head[1:])
+    clocks = {str(row[0]): [row[-2], row[1]] for row in time.rows}
+    rows = [[*row[:kept], *clocks.get(str(row[0]), ["–", "–"])] for row in found.rows]
+    return parts.Table([*found.head[:kept], "steps", "training, s"], rows)

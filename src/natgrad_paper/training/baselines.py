@@ -1,0 +1,85 @@
+"""The baselines a sceptic asks for, from optax, with the two functions that every competitor has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+import natgrad as ng
+from natgrad import tree
+from natgrad_paper.training.problem import Problem, Tree
+
+EPOCH = 250
+"""Steps between two changes of Nesterov's momentum."""
+
+
+class Info(NamedTuple):
+    """What a first-order step can say of itself."""
+
+    loss: Array
+    accepted: Array
+    outcome: Array
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """An optax transformation on the mean negative log-likelihood of a model."""
+
+    model: Callable[[Tree, Array], Array]
+    likelihood: Any
+    transformation: Any
+    searches: bool = False
+    """Whether it searches along its direction, and keeps the value and gradient it found there."""
+
+    def init(self, params: Tree) -> Tree:
+        """Return the transformation's state."""
+        return self.transformation.init(params)
+
+    def step(self, params: Tree, state: Tree, batch: Any) -> tuple[Tree, Tree, Info]:
+        """Take a step; one that meets a NaN or an infinity is refused, as everywhere here."""
+        inputs, targets = batch
+
+        def loss(params: Tree) -> Array:
+            return jnp.mean(self.likelihood.nll(self.model(params, inputs), targets))
+
+        if self.searches:
+            value, gradient = optax.value_and_grad_from_state(loss)(params, state=state)
+            extras = {"value": value, "grad": gradient, "value_fn": loss}
+        else:
+            value, gradient = jax.value_and_grad(loss)(params)
+            extras = {}
+        updates, new_state = self.transformation.update(gradient, state, params, **extras)
+        moved = optax.apply_updates(params, updates)
+        accepted = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(updates))
+        if (
+            self.searches
+        ):  # A search that met nothing finite returns a step of length 0, and an infinite error.
+            accepted &= jnp.isfinite(optax.tree.get(new_state, "decrease_error"))
+        params, state = tree.where(accepted, (moved, new_state), (params, state))
+        outcome = jnp.where(accepted, ng.Outcome.ACCEPTED, ng.Outcome.NONFINITE_GRADIENT)
+        return params, state, Info(value, accepted, outcome)
+
+
+def nesterov(problem: Problem, rate: float, momentum: float) -> FirstOrder:
+    """Return Nesterov momentum on the schedule of Sutskever et al. (2013): 1/2, 3/4, 5/6, … up to `momentum`."""
+
+    def schedule(step: Array) -> Array:
+        return jnp.minimum(1 - 0.5 / (step // EPOCH + 1), momentum)
+
+    descent = optax.inject_hyperparams(optax.sgd, static_args=("nesterov",))
+    rule = descent(learning_rate=rate, momentum=schedule, nesterov=True)
+    return FirstOrder(problem.model, problem.likelihood, rule)
+
+
+def adam(problem: Problem, rate: float) -> FirstOrder:
+    """Return Adam with its usual constants."""
+    return FirstOrder(problem.model, problem.likelihood, optax.adam(rate))
+
+
+def lbfgs(problem: Problem, memory: int) -> FirstOrder:
+    """Return L-BFGS with optax's zoom line search."""
+    return FirstOrder(problem.model, problem.likelihood, optax.lbfgs(memory_size=memory), searches=True)

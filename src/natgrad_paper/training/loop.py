@@ -1,0 +1,404 @@
+"""Training with one method, with honest clocks: compiling, training and evaluating are timed apart.
+
+`Trainer.run` is a generator of events. It writes nothing: logs and checkpoints are the runner's.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import natgrad as ng
+from natgrad_paper.training.log import Status
+from natgrad_paper.training.problem import Budget, Method, Optimizer, Problem, Tree, Until
+from natgrad_paper.training.settings import Section
+from natgrad_paper.training.source import Source
+from natgrad_paper.training.stopping import Patience, Streaks, follow, highest_damping
+
+STEP_FIELDS = (
+    "loss",
+    "new_loss",
+    "rho",
+    "damping",
+    "accepted",
+    "step_size",
+    "grad_norm",
+    "step_norm",
+    "kl",
+    "outcome",
+)
+"""What is kept of an optimizer's `info`, where it has them."""
+SOLVER_FIELDS = ("iterations", "residual")
+RATIO = math.log(1.05)
+GAP = 5.0
+"""Seconds without CPU time, in one call, from which on the process is taken to have slept."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a training is: with its parameters and its optimizer's state, all that going on from here needs."""
+
+    iteration: int = 0
+    refused: int = 0
+    """Steps refused so far."""
+    training_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of the process, while it trained: all its threads together."""
+    evaluation_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    streaks: Streaks = Streaks()
+    """What decides whether the training is given up."""
+    lowest: float | None = None
+    """The lowest validation error so far, where it decides when training ends."""
+    waited: int = 0
+    """Evaluations since then."""
+    given_up: str = ""
+    """Why the training was given up here, if it was."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Where a training stands after a call of the compiled loop."""
+
+    position: Position
+    fraction: float
+    """Of the budget, in [0, 1]."""
+    steps: tuple[dict[str, Any], ...]
+    """The steps of this call, in the optimizer's own words."""
+    errors: dict[str, float] | None
+    """Mean errors over the cases of each part, if this is an evaluation."""
+    status: Status | None
+    """How it ended, if this is the last event."""
+    reason: str
+    """The same, in words."""
+    trained: tuple[Tree, Tree]
+    """Parameters and optimizer state: only until the next event, which may reuse their memory."""
+    gap: float = 0.0
+    """Seconds for which the process slept during this call; they do not count as training."""
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """The last step."""
+        return self.steps[-1] if self.steps else {}
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of the log: steps that are worth one (all at first, then a geometric grid), evaluations."""
+        first = self.position.iteration - len(self.steps) + 1
+        for number, step in enumerate(self.steps, first):
+            if on_grid(number):
+                yield {"record": "step", "iteration": number, **_short(step)}
+        if self.gap:
+            yield {"record": "gap", "iteration": self.position.iteration, "seconds": self.gap}
+        if self.errors is not None:
+            where = asdict(self.position)
+            for name in ("streaks", "lowest", "waited", "given_up"):
+                del where[name]
+            yield {"record": "evaluation", **where, **self.errors, **self.step}
+
+
+class Trainer:
+    """One method on one problem, compiled once and then run for any number of seeds, sources and numbers."""
+
+    def __init__(self, problem: Problem, method: Method, settings: Section) -> None:
+        self.problem = problem
+        self.method = method
+        self.settings = method.own(settings)
+        self.optimizer = method.build(problem, self.settings)
+        self.steps = method.steps_per_call(self.settings)
+        self.chunk: int = getattr(settings, "evaluation_chunk", 1000)
+        self.gauge = problem.gauge if self.steps == 1 else None
+        self._source: Source | None = None
+        self._programs: dict[Any, Callable[..., Any]] = {}
+
+    def start(self, seed: int) -> tuple[Tree, Tree]:
+        """Return a seed's parameters and state before the first step."""
+        params = self.problem.init(seed)
+        return params, self.optimizer.init(params)
+
+    def run(
+        self,
+        seed: int,
+        source: Source,
+        budget: Budget | Until,
+        resume: tuple[Position, Tree, Tree] | None = None,
+        start: tuple[Position, Tree, Tree] | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> Iterator[Event]:
+        """Train from the seed's initial parameters, from a given start, or on from where a training stood.
+
+        The first event is where it starts, then there is one per call of the compiled loop. An optimizer in place of
+        the method's may differ from it in its numbers alone.
+        """
+        self._source = self._source or source
+        optimizer = self.optimizer if optimizer is None else optimizer
+        highest = highest_damping(optimizer)
+        at, params, state = resume or start or (Position(), *self.start(seed))
+        # Copies: the loop gives its buffers away, and a state may share them with the parameters.
+        params, state = jax.tree.map(jnp.array, (params, state))
+        clocks = Clocks.at(at)
+        judged = {
+            name: cases for name, cases in source.judged().items() if name != "valid_" or budget.patience
+        }
+        if self.problem.train is None:
+            judged = source.judged()
+        self._loop(optimizer, params, state, source, self._block(source, at.iteration), clocks)
+        for cases in judged.values():
+            self._program("errors", self._case_errors, clocks, params, cases)
+
+        iteration, refused, streaks = at.iteration, at.refused, at.streaks
+        patience = Patience(budget.patience, at.lowest, at.waited)
+        spent = budget.spent(iteration, clocks.training.seconds)
+        # What was given up with nothing left of its budget stays given up.
+        given_up = at.given_up if spent >= budget.limit else ""
+        ended = (Status.GAVE_UP, given_up) if given_up else None
+        errors: dict[str, float] | None = None
+        steps: tuple[dict[str, Any], ...] = ()
+        gap = 0.0
+        if given_up or (resume is None and budget.evaluates_start):
+            errors = self._errors(judged, kept(params, state), clocks)
+            patience = patience if given_up else patience.after(errors)
+        while True:
+            position = Position(
+                iteration, refused, *clocks.readings(), streaks, patience.lowest, patience.waited, given_up
+            )
+            fraction = min(1.0, spent / budget.limit)
+            status, reason = ended or (None, "")
+            yield Event(position, fraction, steps, errors, status, reason, (params, state), gap)
+            if ended:
+                return
+            look, moment = budget.next_iteration(iteration), budget.next_second(clocks.training.seconds)
+            count = min(self.steps, look - iteration, source.same(iteration))
+            gauged = self.gauge is not None and on_grid(iteration + 1)
+            before = jax.tree.map(jnp.array, params) if gauged else None
+            with clocks.training as clock:
+                block = self._block(source, iteration)
+            advance = self._loop(optimizer, params, state, source, block, clocks)
+            with clocks.training as clock:
+                done = advance(optimizer, params, state, source.data, block, count)
+                params, state, info = jax.block_until_ready(done)
+            gap = clock.slept()
+            steps = _rows(jax.device_get(info), count)
+            if gauged:
+                steps = ({**steps[0], **self._measured(before, params, source, block, clocks)},)
+            iteration += count
+            refused += sum(not step.get("accepted", True) for step in steps)
+            streaks, given_up = follow(streaks, steps, highest)
+
+            spent = budget.spent(iteration, clocks.training.seconds)
+            ended = (Status.GAVE_UP, given_up) if given_up else None
+            if ended is None and spent >= budget.limit:
+                ended = Status.FINISHED, "used its budget"
+            errors = None
+            if ended or iteration >= look or clocks.training.seconds >= moment:
+                errors = self._errors(judged, kept(params, state), clocks)
+                patience = patience.after(errors)
+                ended = ended or ((Status.EARLY, patience.ended) if patience.ended else None)
+
+    def _block(self, source: Source, first: int) -> Tree:
+        """Return what the next call of the loop sees: always as many rows, the last one again where steps change."""
+        rows = source.block(first, min(self.steps, source.same(first)))
+        return jax.tree.map(lambda each: _filled(each, self.steps), rows)
+
+    def _loop(
+        self, optimizer: Optimizer, params: Tree, state: Tree, source: Source, block: Tree, clocks: "Clocks"
+    ) -> Callable[..., Any]:
+        """Return the loop for blocks of these shapes, compiled when they are first met."""
+        if self.method.on_host:
+            if not self._programs.get("host"):
+                with clocks.compiling:
+                    self._advance_on_host(optimizer, params, state, source.data, block, 1)
+                self._programs["host"] = self._advance_on_host
+            return self._advance_on_host
+        rest = params, state, source.data, block, 1
+        if _has_leaves(optimizer):
+            return self._program("loop", self._advance, clocks, optimizer, *rest, donate=(1, 2))
+        compiled = self._program("loop", self._advance_static, clocks, None, *rest, donate=(1, 2))
+        return lambda _, *rest: compiled(None, *rest)
+
+    def _program(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        clocks: "Clocks",
+        *like: Any,
+        donate: tuple[int, ...] = (),
+    ) -> Callable[..., Any]:
+        """Return a function compiled for arguments of these shapes, ahead of time so that no other clock sees it."""
+        leaves = jax.tree.leaves(like)
+        key = name, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
+        if key not in self._programs:
+            with clocks.compiling:
+                self._programs[key] = jax.jit(function, donate_argnums=donate).lower(*like).compile()
+        return self._programs[key]
+
+    def _advance_static(self, _: None, *rest: Any) -> tuple[Tree, Tree, Any]:
+        return self._advance(self.optimizer, *rest)
+
+    def _advance(
+        self, optimizer: Optimizer, params: Tree, state: Tree, data: Tree, block: Tree, count: Any
+    ) -> tuple[Tree, Tree, Any]:
+        """Take `count` steps, at most as many as the block has: the compiled loop."""
+        assert self._source is not None
+        source = self._source
+
+        def one(params: Tree, state: Tree, row: Tree) -> tuple[Tree, Tree, Any]:
+            arguments = source.arguments(data, row)
+            params, state, info = optimizer.step(params, state, arguments.pop("batch"), **arguments)
+            return params, state, _summary(info)
+
+        def again(number: Any, carry: tuple[Tree, Tree, Any]) -> tuple[Tree, Tree, Any]:
+            params, state, history = carry
+            params, state, info = one(params, state, jax.tree.map(lambda rows: rows[number], block))
+            history = jax.tree.map(lambda rows, value: rows.at[number].set(value), history, info)
+            return params, state, history
+
+        row = jax.tree.map(lambda rows: rows[0], block)
+        shapes = jax.eval_shape(one, params, state, row)[2]
+        length = jax.tree.leaves(block)[0].shape[0] if jax.tree.leaves(block) else self.steps
+        history = jax.tree.map(lambda like: jnp.zeros((length, *like.shape), like.dtype), shapes)
+        return jax.lax.fori_loop(0, count, again, (params, state, history))
+
+    def _advance_on_host(
+        self, optimizer: Optimizer, params: Tree, state: Tree, data: Tree, block: Tree, count: int
+    ) -> tuple[Tree, Tree, Any]:
+        """Take steps that cannot be traced."""
+        assert self._source is not None
+        history = []
+        for number in range(count):
+            row = jax.tree.map(lambda rows, number=number: rows[number], block)
+            arguments = self._source.arguments(data, row)
+            params, state, info = optimizer.step(params, state, arguments.pop("batch"), **arguments)
+            history.append(_summary(info))
+        return params, state, jax.tree.map(lambda *values: jnp.stack(values), *history)
+
+    def _measured(
+        self, before: Tree, after: Tree, source: Source, block: Tree, clocks: "Clocks"
+    ) -> dict[str, float]:
+        """Return what the problem measures of a single step."""
+        gauge = self.gauge
+        assert gauge is not None
+
+        def measure(before: Tree, after: Tree, data: Tree, valid: Tree, block: Tree) -> dict[str, Any]:
+            arguments = source.arguments(data, jax.tree.map(lambda rows: rows[0], block))
+            inputs = arguments["batch"][0]
+            return gauge(before, after, inputs, arguments.get("metric_inputs", inputs), valid[0])
+
+        given = before, after, source.data, source.judged()["valid_"], block
+        program = self._program("gauge", measure, clocks, *given)
+        with clocks.evaluating:
+            return {name: float(value) for name, value in program(*given).items()}
+
+    def _case_errors(self, params: Tree, cases: Any) -> dict[str, Any]:
+        """Return every case's errors, computed in chunks, so that memory does not follow the data."""
+
+        def one_case(case: Any) -> dict[str, Any]:
+            inputs, targets = jax.tree.map(lambda values: values[None], case)
+            return {name: values[0] for name, values in self.problem.errors(params, inputs, targets).items()}
+
+        return jax.lax.map(one_case, cases, batch_size=self.chunk)
+
+    def _errors(self, judged: dict[str, Any], params: Tree, clocks: "Clocks") -> dict[str, float]:
+        means: dict[str, float] = {}
+        for prefix, cases in judged.items():
+            program = self._program("errors", self._case_errors, clocks, params, cases)
+            with clocks.evaluating:
+                errors = jax.device_get(program(params, cases))
+                means |= {prefix + name: float(each.mean(dtype=np.float64)) for name, each in errors.items()}
+        return means
+
+
+class Stopwatch:
+    """Adds up the seconds spent inside its `with` blocks: by the clock, and of the processor."""
+
+    def __init__(self, seconds: float = 0.0, cpu: float = 0.0) -> None:
+        self.seconds, self.cpu = seconds, cpu
+
+    def __enter__(self) -> "Stopwatch":
+        self._start = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._last = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
+        self.seconds += self._last[0]
+        self.cpu += self._last[1]
+
+    def slept(self) -> float:
+        """Return the seconds of the last block in which the process slept, and take them off the clock."""
+        wall, cpu = self._last
+        if wall - cpu < max(GAP, 10 * cpu):
+            return 0.0
+        self.seconds -= wall - cpu
+        return wall - cpu
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What the time of a training goes to."""
+
+    training: Stopwatch = field(default_factory=Stopwatch)
+    evaluating: Stopwatch = field(default_factory=Stopwatch)
+    compiling: Stopwatch = field(default_factory=Stopwatch)
+
+    @classmethod
+    def at(cls, position: Position) -> "Clocks":
+        """Return clocks that go on from a position."""
+        return cls(
+            Stopwatch(position.training_seconds, position.cpu_seconds),
+            Stopwatch(position.evaluation_seconds),
+            Stopwatch(position.compile_seconds),
+        )
+
+    def readings(self) -> tuple[float, float, float, float]:
+        """Return the times of a `Position`."""
+        return self.training.seconds, self.training.cpu, self.evaluating.seconds, self.compiling.seconds
+
+
+def kept(params: Tree, state: Tree) -> Tree:
+    """Return what a training hands over: of one that averages its parameters, the average."""
+    return state.average if isinstance(state, ng.averaging.AveragedState) else params
+
+
+def on_grid(iteration: int) -> bool:
+    """Whether a step is one of those logged: all up to 20, then one in every 5 % more."""
+    return math.floor(math.log(iteration) / RATIO) > math.floor(math.log(max(iteration - 1, 0.5)) / RATIO)
+
+
+def _filled(rows: Any, count: int) -> Any:
+    """Return as many rows as asked for, with the last one repeated."""
+    missing = count - rows.shape[0]
+    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing else rows
+
+
+def _has_leaves(optimizer: Any) -> bool:
+    """Tell whether an optimizer is natgrad's own, a pytree whose numbers are leaves."""
+    return isinstance(optimizer, ng.Optimizer | ng.Averaged)
+
+
+def _short(step: dict[str, Any]) -> dict[str, Any]:
+    """Return a step's numbers to five digits, without long lists and what was not measured: enough to draw."""
+    return {
+        name: float(f"{value:.5g}") if isinstance(value, float) else value
+        for name, value in step.items()
+        if not (isinstance(value, list) and len(value) > 2)
+        and not (isinstance(value, float) and math.isnan(value))
+    }
+
+
+def _rows(history: dict[str, np.ndarray], steps: int) -> tuple[dict[str, Any], ...]:
+    """Return a call's stacked numbers step by step."""
+    return tuple({name: values[n].tolist() for name, values in history.items()} for n in range(steps))
+
+
+def _summary(info: Any) -> dict[str, Any]:
+    """Return the numbers worth logging, where this method has them."""
+    found = {name: value for name in STEP_FIELDS if (value := getattr(info, name, None)) is not None}
+    solver = getattr(info, "solver", None)
+    for name in SOLVER_FIELDS:
+        if (value := getattr(solver, name, None)) is not None:
+            found[f"solver_{name}"] = value
+    return found

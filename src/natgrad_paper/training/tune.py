@@ -1,0 +1,94 @@
+"""Choosing settings fairly: every combination of a small grid, from seeds that no result uses, on validation cases."""
+
+import csv
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from natgrad_paper.errors import UserError
+from natgrad_paper.training.loop import Event, Trainer
+from natgrad_paper.training.problem import Method, Problem
+from natgrad_paper.training.source import Placed
+
+FIRST_SEED = 100
+"""Seeds from here on are for choosing settings: no claim is judged by them."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One combination and how it did."""
+
+    changes: tuple[str, ...]
+    """As given to --set."""
+    validation: float
+    training: float
+    iterations: int
+
+    @property
+    def rank(self) -> float:
+        """The error on the held-out cases; what is not finite comes last."""
+        return self.validation if np.isfinite(self.validation) else np.inf
+
+
+def combinations(grids: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return every combination of grids such as `adam.rate=0.001,0.003`, as changes to a preset."""
+    axes = []
+    for grid in grids:
+        field, sign, values = grid.partition("=")
+        words = [word.strip() for word in values.split(",") if word.strip()]
+        if not sign or not field.strip() or not words:
+            raise UserError(f"--grid {grid}: expected field=value,value,…, found something else")
+        if field.strip().startswith(("data.", "model.")):
+            raise UserError(f"--grid {grid}: expected a setting of a method, found one of the problem")
+        axes.append([f"{field.strip()}={word}" for word in words])
+    return list(itertools.product(*axes))
+
+
+def tune(
+    problem: Problem,
+    method: Method,
+    trials: Sequence[tuple[tuple[str, ...], Any]],
+    seed: int,
+    error: str,
+    watch: Callable[[int, int, Event], None],
+) -> Iterator[Trial]:
+    """Train the method with every combination of settings, one after another, and yield how each did.
+
+    Errors are measured on the problem's validation cases, or else on part of its training set, which then lacks them.
+    Its test set is not touched.
+
+    Args:
+        problem: What to train.
+        method: With what.
+        trials: Changes in words, and the settings with them.
+        seed: Where every trial starts, `FIRST_SEED` at least.
+        error: The name of the error that counts.
+        watch: Called with the number of the trial, how many there are, and an event.
+    """
+    if seed < FIRST_SEED:
+        raise UserError(
+            f"--seed: expected {FIRST_SEED} or more, since smaller seeds are for results, found {seed}"
+        )
+    problem = problem.validated()
+    problem = replace(problem, test=problem.valid, reconstruct=None, gauge=None)
+    placed = Placed(problem)
+    for number, (changes, settings) in enumerate(trials):
+        trainer = Trainer(problem, method, settings)
+        errors: dict[str, float] = {}
+        for event in trainer.run(seed, placed.source(method, trainer.settings, seed), settings.budget):
+            errors = event.errors or errors
+            watch(number, len(trials), event)
+        yield Trial(changes, errors[f"test_{error}"], errors[error], event.position.iteration)
+
+
+def write(path: Path, trials: Sequence[Trial]) -> None:
+    """Write the trials as CSV, in the order they were run."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["changes", "validation_error", "training_error", "iterations"])
+        for trial in trials:
+            writer.writerow([" ".join(trial.changes), trial.validation, trial.training, trial.iterations])
