@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import natgrad as ng
-from natgrad_paper.models import Autoencoder
+from natgrad_paper.training.models import Autoencoder
 
 autoencoder = Autoencoder((784, 400, 200, 100, 50, 25, 6))
 LIKELIHOOD = ng.Bernoulli()

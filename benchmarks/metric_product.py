@@ -18,7 +18,7 @@ import numpy as np
 
 import natgrad as ng
 from natgrad_paper.data import curves
-from natgrad_paper.models import Autoencoder
+from natgrad_paper.training.models import Autoencoder
 
 REPEATS = 9
 autoencoder = Autoencoder((784, 400, 200, 100, 50, 25, 6))

@@ -15,7 +15,7 @@ import natgrad as ng
 from natgrad import tree
 from natgrad.problem import Problem
 from natgrad_paper.data import curves
-from natgrad_paper.models import Autoencoder
+from natgrad_paper.training.models import Autoencoder
 
 MODEL = Autoencoder((784, 400, 200, 100, 50, 25, 6))
 IMAGES = 2000

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from natgrad_paper.cli.arguments import plain_errors
+from natgrad_paper.cli.arguments import plain_errors, settings
 
 
 def report(directory: Annotated[Path, typer.Argument(help="The directory of a run.")]) -> None:
@@ -24,10 +24,14 @@ def show(console: Any, directory: Path) -> None:
     from natgrad_paper.report.story import Story
 
     runs = load.read(directory)
-    known = runs.experiment in figures.names()
-    story = figures.load(runs.experiment).story if known else Story(runs.experiment)
+    known = figures.load(runs.experiment) if runs.experiment in figures.names() else None
+    presets: dict[str, Any] = {}
+    if known is not None:
+        used = {name: settings(known, preset, None) for name, preset in known.presets().items()}
+        presets = {name: each.model_dump(mode="json") for name, each in used.items()}
+    story, option = (Story(runs.experiment), "--data") if known is None else (known.story, known.option)
     with naming(directory):
-        written = page.write(runs, story, directory)
+        written = page.write(runs, story, directory, presets, option)
     for table in screen.tables(runs, story):
         console.print(table)
     for path in (*written, directory / "logs"):

@@ -19,14 +19,6 @@ from natgrad_paper.training.log import RunLog
 SEEDS, CONFIDENCE = 3, 0.95
 """An ordering is judged from so many seeds on, by Student's interval of this confidence."""
 INTERVAL = f"Student’s {CONFIDENCE:.0%} interval"
-CLAIM_WORDS = (
-    "holds if all its comparisons hold, and does not hold if one of them does not. Otherwise it is the first of “no "
-    "difference”, “void”, “not run” and “not decided” that one of them is."
-)
-SURE_WORDS = (
-    "Were there no difference, a single comparison would come out as “holds” in at most 25 of 1000 cases, and as “does "
-    "not hold” in as many. A claim with several comparisons fails by chance more often than one with a single one."
-)
 
 
 class Verdict(StrEnum):
@@ -82,11 +74,7 @@ class Judged:
     def words(self) -> str:
         """The verdict in words."""
         beyond = next((found.beyond for found in self.findings if found.verdict is Verdict.EQUAL), "")
-        return (
-            f"{self.verdict} beyond {beyond}"
-            if beyond and self.verdict is Verdict.EQUAL
-            else str(self.verdict)
-        )
+        return str(self.verdict) + f" beyond {beyond}" * bool(beyond and self.verdict is Verdict.EQUAL)
 
 
 def judge(claims: Iterable[Claim], runs: Runs) -> list[Judged]:
@@ -94,9 +82,7 @@ def judge(claims: Iterable[Claim], runs: Runs) -> list[Judged]:
     if not runs.judged:
         nothing = Finding(f"only seeds for choosing settings, from {CHOOSING} on", Verdict.ABSENT)
         return [Judged(claim, (nothing,)) for claim in claims]
-    return [
-        Judged(claim, tuple(finding for test in claim.tests for finding in test(runs))) for claim in claims
-    ]
+    return [Judged(claim, tuple(found for test in claim.tests for found in test(runs))) for claim in claims]
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:

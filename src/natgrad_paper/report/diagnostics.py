@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from natgrad_paper.report.figure import SOFT, Group, blank, dress, styled
 from natgrad_paper.report.load import Runs
 
-BINS, COLUMNS = 40, 4
+BINS = 40
 RATIO_RANGE = (-1.0, 2.0)
 """Where ρ is shown; beyond it a step failed, however badly."""
 
@@ -35,22 +35,12 @@ QUANTITIES = (
     Quantity("damping", "damping λ", "the damping coefficient"),
     Quantity("rho", "ratio ρ", "actual over predicted change of the loss", log=False),
     Quantity("solver_iterations", "solver iterations", "iterations of the linear solver in a step"),
-    Quantity(
-        "kl", "½ dᵀFd of the step", "how far a step moves the model: the quadratic approximation of the KL"
-    ),
-    Quantity(
-        "kl_held_out",
-        "KL held out / the metric’s",
-        "½ dᵀFd of the step on held-out inputs, over that on the metric’s: above 1, it does more than it shows",
-        over="kl_metric",
-    ),
-    Quantity(
-        "kl_gradient",
-        "KL gradient’s / the metric’s",
-        "½ dᵀFd of the step on the gradient’s inputs, over that on the metric’s",
-        over="kl_metric",
-    ),
-)
+    Quantity("kl", "½ dᵀFd of the step", "how far a step moves the model: the quadratic approximation of the KL"),
+    Quantity("kl_held_out", "KL held out / the metric’s", over="kl_metric",
+             about="½ dᵀFd of the step on held-out inputs, over that on the metric’s; above 1, it does more"),
+    Quantity("kl_gradient", "KL gradient’s / the metric’s", over="kl_metric",
+             about="½ dᵀFd of the step on the gradient’s inputs, over that on the metric’s"),
+)  # fmt: skip
 
 
 def track(runs: Runs, name: str, quantity: Quantity) -> tuple[np.ndarray, np.ndarray]:
@@ -75,10 +65,11 @@ def draw(runs: Runs, group: Group) -> tuple[Figure, list[Quantity]] | None:
         return None
     names = [name for name in group.methods if any(len(tracks[q][name][0]) for q in used)]
     last = max([2.0, *(log.evaluations[-1]["iteration"] for log in runs.logs if log.evaluations)])
-    rows = -(-len(used) // COLUMNS)
+    columns = 4 if len(used) <= 4 else 3
+    rows = -(-len(used) // columns)
     with styled():
         figure = blank(12, 2.5 * rows + 0.4)
-        places = figure.subplots(rows, COLUMNS, squeeze=False).flat
+        places = figure.subplots(rows, columns, squeeze=False).flat
         for quantity, place in zip(used, places, strict=False):
             place.set_xscale("log")
             place.set_yscale("log" if quantity.log else "linear")

@@ -4,7 +4,7 @@
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ STYLE = Path(__file__).with_name("style.mplstyle")
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 """One for each group of methods, the last for all further ones."""
 Titled = Sequence[tuple[str, Sequence[str]]]
+Drawn = tuple[str, str, Line]
+"""A method, its dashes and its line."""
 
 
 @dataclass(frozen=True)
@@ -89,18 +91,19 @@ def draw(runs: Runs, view: View, groups: Titled = ()) -> Figure:
     with styled():
         figure = blank(12, 5.6)
         axes = figure.subplots(1, len(view.panels), sharey=view.shared, squeeze=False)[0]
-        for k, (panel, place) in enumerate(zip(view.panels, axes, strict=True)):
-            drawn = draw_panel(place, runs, parts, panel)
-            if k == 0 or not view.shared:
-                place.set_ylabel(panel.measure.title)
-        label_ends(axes[-1], runs, drawn)
+        drawn = [
+            draw_panel(place, runs, parts, panel) for panel, place in zip(view.panels, axes, strict=True)
+        ]
+        for k, panel in enumerate(view.panels):
+            axes[k].set_ylabel(panel.measure.title if k == 0 or not view.shared else "")
+        label_ends(axes[-1], runs, drawn[-1], [each[:2] for lines in drawn for each in lines])
         title(figure, runs)
         small_print(figure, runs, parts, "training_seconds" in view.axes)
     return figure
 
 
-def draw_panel(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel) -> list[tuple[str, str, Line]]:
-    """Draw the error of every method along an axis; return the methods drawn, their dashes and lines."""
+def draw_panel(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel) -> list[Drawn]:
+    """Draw the error of every method along an axis; return what was drawn."""
     axes.set_xscale("log")
     axes.set_yscale(panel.measure.scale.name)
     drawn = []
@@ -128,18 +131,30 @@ def draw_line(axes: Axes, found: Line, color: str, dashes: str = "solid", **look
         axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.14, lw=0)
 
 
-def label_ends(axes: Axes, runs: Runs, drawn: Sequence[tuple[str, str, Line]], height: float = 0.047) -> None:
-    """Name the lines right of a panel, each as near its end as the others let it; call it when all is drawn."""
+def label_ends(
+    axes: Axes,
+    runs: Runs,
+    drawn: Sequence[Drawn],
+    every: Iterable[tuple[str, str]] = (),
+    height: float = 0.047,
+) -> None:
+    """Name the lines right of a panel, each as near its end as the others let it; call it when all is drawn.
+
+    Of every method and its dashes, those that are drawn in other panels only are named, too.
+    """
     over = axes.transData - axes.transAxes
-    ends = sorted(
-        (float(over.transform((x[-1], y[-1]))[1]), name, dashes) for name, dashes, (x, y, *_) in drawn
-    )
     tips = {name: (found.x[-1], found.mean[-1]) for name, _, found in drawn}
+    places = {name: float(over.transform(tip)[1]) for name, tip in tips.items()}
+    names = dict(every) | {name: dashes for name, dashes, _ in drawn}
+    rising = sorted(names, key=lambda name: places.get(name, 0.0))
     looks = {"arrowstyle": "-", "lw": 0.5, "color": SOFT, "alpha": 0.6, "shrinkA": 0, "shrinkB": 1}
     where: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
-    for place, (_, name, dashes) in zip(apart([end[0] for end in ends], height), ends, strict=True):
-        axes.annotate("", tips[name], (1.035, place), "data", "axes fraction", looks, annotation_clip=False)
-        axes.plot([1.04, 1.095], [place, place], color=runs.color(name), ls=dashes, **where)
+    for name, place in zip(rising, apart([places.get(name, 0.0) for name in rising], height), strict=True):
+        if name in tips:
+            axes.annotate(
+                "", tips[name], (1.035, place), "data", "axes fraction", looks, annotation_clip=False
+            )
+        axes.plot([1.04, 1.095], [place, place], color=runs.color(name), ls=names[name], **where)
         axes.text(1.11, place, runs.label(name), va="center", fontsize=8, color=INK, **where)
 
 
@@ -200,9 +215,7 @@ def plain(value: float, _: Any = None) -> str:
     """Return a number as a tick label."""
     if 10 <= value < 1e5:
         return f"{value:,.0f}".replace(",", " ")
-    if 1e-3 <= value < 10:
-        return f"{value:g}"
-    return f"{value:.0e}".replace("e-0", "e−").replace("e+0", "e")
+    return f"{value:.3g}".replace("e-0", "e−").replace("e-", "e−").replace("e+0", "e")
 
 
 def title(figure: Figure, runs: Runs, words: str = "") -> None:
@@ -216,7 +229,9 @@ def title(figure: Figure, runs: Runs, words: str = "") -> None:
 def small_print(figure: Figure, runs: Runs, groups: Sequence[Group] = (), timed: bool = False) -> None:
     """Write below a figure what a reader needs to judge and repeat it."""
     data, cut = runs.header["data"], sum(not log.done for log in runs.logs)
-    dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups)
+    dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups).replace(
+        "dashdot", "dash-dotted"
+    )
     what = [f"Data: {data['name']}, sha256 {data['sha256'][:16]}…", provenance.seeds(runs)]
     how = ["Training time excludes compiling and evaluating"] * timed + provenance.ratios(runs)
     how += [f"{cut} of {len(runs.logs)} runs did not finish"] * (cut > 0) + [f"Lines: {dashes}"] * (

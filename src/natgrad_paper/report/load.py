@@ -30,7 +30,7 @@ KEYS = ["method", "seed", "training"]
 TABLES = ("runs", "evaluations", "steps", "measures")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Runs:
     """Logs that belong together, one per method, seed and training; `Runs.of` makes them."""
 

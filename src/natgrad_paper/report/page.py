@@ -17,14 +17,9 @@ from natgrad_paper.report.story import Story
 from natgrad_paper.report.views import AXES
 
 HERE = Path(__file__).parent
-MARKS = {
-    Verdict.HOLDS: ("holds", "✓"),
-    Verdict.FAILS: ("fails", "✗"),
-    Verdict.OPEN: ("open", "?"),
-    Verdict.EQUAL: ("open", "="),
-    Verdict.VOID: ("open", "∅"),
-    Verdict.ABSENT: ("open", "–"),
-}
+STYLES = ("holds", "fails", "open", "open", "open", "open")
+MARKS = dict(zip(Verdict, zip(STYLES, "✓✗?=∅–", strict=True), strict=True))
+"""The style of each verdict on the page, and its sign: color alone tells nothing to some."""
 Presets = Mapping[str, Mapping[str, Any]]
 NONE: Presets = MappingProxyType({})
 

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from natgrad_paper.report.load import Runs, flat
@@ -15,12 +15,8 @@ def cases(data: Mapping[str, Any]) -> str:
     shapes = {part: shape for part, shape in data.items() if isinstance(shape, list) and shape and shape[0]}
     known = [f"{shape[0]} {PARTS[part]}" for part, shape in shapes.items() if part in PARTS]
     others = [f"{shape[0]} {part}" for part, shape in shapes.items() if part not in PARTS]
-    return ", ".join(([f"{listed(known)} cases"] if known else []) + others)
-
-
-def listed(words: Sequence[str]) -> str:
-    """Return words as a list in a sentence."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    listed = " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+    return ", ".join(([f"{listed} cases"] if known else []) + others)
 
 
 def presets(runs: Runs) -> str:
@@ -51,17 +47,15 @@ def machines(runs: Runs) -> str:
 
 
 def commits(runs: Runs) -> str:
-    """Return the states of the code that ran, and a warning where there are several or none that can be found."""
+    """Return the states of the code that ran, with a warning where there are several."""
     found = _different(_commit(log.header.get("commit")) for log in runs.logs)
-    return "; ".join(found) + (": runs of different code are compared here" if len(found) > 1 else "")
+    return "; ".join(found) + ": runs of different code are compared here" * (len(found) > 1)
 
 
 def _commit(stated: Any) -> str:
     match stated:
-        case {"id": str() as name}:
-            return f"commit {name[:12]}" + (
-                "" if stated.get("clean") else ", with changes that are in no commit"
-            )
+        case {"id": str() as name, "clean": clean}:
+            return f"commit {name[:12]}{' (clean)' if clean else ', with changes that are in no commit'}"
     return "the logs do not say"
 
 
@@ -80,13 +74,13 @@ def ratios(runs: Runs) -> list[str]:
 
 def differences(runs: Runs, paper: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return (field, value here, the paper's value) of every setting of the paper that the logs state otherwise."""
-    stated = _stated(runs)
-    found = []
-    for field, value in flat(paper).items():
-        here = stated.get(field, {})
-        if value is not None and any(words != written(value) for words in here):
-            found.append((field, _values(here), written(value)))
-    return found
+    stated, wanted = _stated(runs), {field: _written(value) for field, value in flat(paper).items()}
+    both = [(field, stated[field], value) for field, value in wanted.items() if field in stated]
+    return [
+        (field, _values(here), value)
+        for field, here, value in both
+        if value != "null" and {value} != set(here)
+    ]
 
 
 def settings(runs: Runs) -> list[tuple[str, str]]:
@@ -100,22 +94,17 @@ def command(runs: Runs, known: Mapping[str, Mapping[str, Any]], option: str = "-
     `known` has the settings of each of the experiment's presets, `option` names the user's data file.
     """
     preset = str(runs.header["preset"])
-    words = ["natgrad", "run", str(runs.header["experiment"])]
+    words = ["natgrad", "run", runs.experiment]
     words += ["--preset", preset if preset in known or not known else f"{preset}.toml"]
     words += ["--methods", ",".join(runs.methods)]
     words += ["--seeds", ",".join(map(str, runs.seeds)) + ("," if len(runs.seeds) == 1 else "")]
     if file := runs.header["data"].get("file"):
         words += [option, str(file)]
-    usual = {field: written(value) for field, value in flat(known.get(preset, {})).items()}
+    usual = {field: _written(value) for field, value in flat(known.get(preset, {})).items()}
     for field, values in _stated(runs).items():
         if field in usual and len(values) == 1 and (value := next(iter(values))) != usual[field]:
             words += ["--set", f"{field}={value}"]
     return shlex.join(words)
-
-
-def written(value: Any) -> str:
-    """Return a value as TOML has it."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _stated(runs: Runs) -> dict[str, dict[str, dict[str, None]]]:
@@ -124,7 +113,7 @@ def _stated(runs: Runs) -> dict[str, dict[str, dict[str, None]]]:
     for log in runs.logs:
         for field, value in flat(log.header["settings"]).items():
             if value is not None:
-                found.setdefault(field, {}).setdefault(written(value), {})[log.method] = None
+                found.setdefault(field, {}).setdefault(_written(value), {})[log.method] = None
     return found
 
 
@@ -132,6 +121,11 @@ def _values(values: Mapping[str, Iterable[str]]) -> str:
     if len(values) == 1:
         return next(iter(values))
     return "; ".join(f"{value} ({', '.join(methods)})" for value, methods in values.items())
+
+
+def _written(value: Any) -> str:
+    """Return a value as TOML has it."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _different(words: Iterable[Any]) -> list[str]:

@@ -15,24 +15,12 @@ from natgrad_paper.report.figure import grouped
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.story import Story
 
+SHOWN = 6
+"""Columns of a story's own table that fit a screen."""
 COLORS = {Verdict.HOLDS: "green", Verdict.FAILS: "red"}
 """All others are yellow: they say nothing for a claim and nothing against it."""
-SPELLED = str.maketrans(
-    {
-        "–": "-",
-        "−": "-",
-        "’": "'",
-        "“": '"',
-        "”": '"',
-        "…": "...",
-        "×": "x",
-        "±": "+/-",
-        "½": "1/2",
-        "ᵀ": "^T",
-        "²": "^2",
-    }
-    | {"λ": "lambda", "ρ": "rho", "θ": "theta", "é": "e", "è": "e", "ü": "ue", "ö": "oe", "ä": "ae"}
-)
+LONGER = {"…": "...", "±": "+/-", "½": "1/2", "²": "^2", "ᵀ": "^T", "λ": "lambda", "ρ": "rho", "θ": "theta"}
+SPELLED = str.maketrans("–−’“”×éèäöü", '--\'""xeeaou') | str.maketrans(LONGER)
 """What stands for a letter on a terminal that lacks it."""
 
 
@@ -59,7 +47,13 @@ class Shown:
             pad_edge=False,
         )
         for k, name in enumerate(self.head):
-            broken, longest = k > 0 if self.numbers else k == 1, max(map(len, name.split()), default=0)
+            broken, longest = (
+                k > 0 if self.numbers else k == 1,
+                max(
+                    len(word)
+                    for word in (*name.split(), *(row[k][0] for row in self.rows if self.numbers), "")
+                ),
+            )
             table.add_column(words(name), overflow="fold", no_wrap=not broken, min_width=longest)
             table.columns[-1].justify = "right" if self.numbers and k else "left"
         for row in self.rows:
@@ -68,7 +62,7 @@ class Shown:
 
 
 def tables(runs: Runs, story: Story) -> list[Shown]:
-    """Return the results in short, and the verdicts: of what was measured, only why findings are void."""
+    """Return the results in short, and the verdicts: of what was measured, only why it is void."""
     found, shown = _results(runs, story), []
     if found is not None:
         seeds = f"means over {len(runs.seeds)} seeds" if len(runs.seeds) > 1 else f"seed {runs.seeds[0]}"
@@ -80,8 +74,11 @@ def tables(runs: Runs, story: Story) -> list[Shown]:
         shown.append(Shown(title, found.head, rows, True))
     verdicts = []
     for each in claims.judge(story.claims, runs):
-        voids = [finding.words for finding in each.findings if finding.verdict is Verdict.VOID]
-        words, color = "\n".join([each.claim.words, *voids]), COLORS.get(each.verdict, "yellow")
+        voids = [
+            found.words.rpartition("void: ")[2] for found in each.findings if found.verdict is Verdict.VOID
+        ]
+        words = "\n".join([each.claim.words, *(f"void: {why}" for why in dict.fromkeys(voids))])
+        color = COLORS.get(each.verdict, "yellow")
         verdicts.append([(f"({each.claim.key})", ""), (words, ""), (each.words, color)])
     return shown + [Shown("Claims", ("", "claim", "verdict"), verdicts, False)] * bool(verdicts)
 
@@ -91,7 +88,8 @@ def _results(runs: Runs, story: Story) -> parts.Table | None:
     found, time = numbers.results(runs, story.view, grouped(runs.methods, story.groups)), numbers.time(runs)
     if found is None or time is None:
         contents = (content for part in story.sections(runs) for content in part.contents)
-        return next((content for content in contents if isinstance(content, parts.Table)), None)
+        first = next((content for content in contents if isinstance(content, parts.Table)), None)
+        return first and parts.Table(first.head[:SHOWN], [row[:SHOWN] for row in first.rows])
     kept = 1 + sum(not name.startswith(numbers.SECONDS.name) for name in found.head[1:])
     clocks = {str(row[0]): [row[-2], row[1]] for row in time.rows}
     rows = [[*row[:kept], *clocks.get(str(row[0]), ["–", "–"])] for row in found.rows]

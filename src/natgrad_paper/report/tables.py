@@ -81,10 +81,8 @@ def results(runs: Runs, view: View, groups: Sequence[Group]) -> Table | None:
 
 def _best(column: Column, runs: Runs) -> str | None:
     """Return the method with the least mean, among those of which every seed has a value."""
-    values = {
-        name: found for name, found in column.values.items() if found and len(found) == len(runs.method(name))
-    }
-    return min(values, key=lambda name: column.measure.mean(values[name])) if values else None
+    whole = [name for name, found in column.values.items() if found and len(found) == len(runs.method(name))]
+    return min(whole, key=lambda name: column.measure.mean(column.values[name]), default=None)
 
 
 def spread(
@@ -98,22 +96,24 @@ def spread(
     return Cell(number(measure.mean(values)), ", ".join(words), best)
 
 
-def number(value: float) -> str:
-    """Return a number with three digits."""
-    return f"{value:#.3g}".rstrip(".") if abs(value) < 999.5 else f"{value:,.0f}".replace(",", " ")
+def number(value: float, digits: int = 3) -> str:
+    """Return a number with three digits, or as a whole one."""
+    whole = not digits or abs(value) >= 999.5
+    return f"{value:,.0f}".replace(",", " ") if whole else f"{value:#.{digits}g}".rstrip(".")
 
 
 def time(runs: Runs) -> Table | None:
-    """Return where the time went, mean over seeds. Named trainings do not count: they may share stretches."""
-    last = runs.evaluations[runs.evaluations["training"] == ""].groupby(KEYS, sort=False).tail(1)
+    """Return where the time went: of all trainings of a method and a seed together, mean over seeds."""
+    last = runs.evaluations.groupby(KEYS, sort=False).tail(1)
     clocks = [clock for clock in CLOCKS if clock in last]
+    sums = last.groupby(KEYS[:2], sort=False)[["iteration", *clocks]].sum(min_count=1) if clocks else last
     rows = []
-    for name, mean in (
-        last.groupby("method", sort=False)[["iteration", *clocks]].mean().iterrows() if clocks else ()
-    ):
-        steps = f"{mean['iteration']:,.0f}".replace(",", " ")
-        each = number(1000 * mean["training_seconds"] / mean["iteration"]) if mean["iteration"] else "–"
+    for name, mean in sums.groupby("method", sort=False).mean().iterrows():
         cells = ["–" if pd.isna(mean[clock]) else f"{mean[clock]:.1f}" for clock in clocks]
+        # Trainings that start from others count their steps from the beginning.
+        counted = mean["iteration"] and not any(log.training for log in runs.trainings(str(name)))
+        steps = number(mean["iteration"], 0) if counted else "–"
+        each = number(1000 * mean["training_seconds"] / mean["iteration"]) if counted else "–"
         rows.append([runs.label(str(name)), *cells, steps, each])
     head = ["method", *(CLOCKS[clock] for clock in clocks), "steps", "ms per step"]
     return Table(head, rows, numbers=True) if rows else None

@@ -448,7 +448,7 @@ def failures(logs: Sequence[RunLog]) -> list[str]:
 def data_pictures(problem: Problem) -> Iterator[dict[str, Any]]:
     """Yield what the data look like, as records for a log."""
     for stage, images in (problem.sights or {}).items():
-        yield pictures("data", stage, images)
+        yield pictures("data", stage, images, problem.lines)
 
 
 def reconstructions(problem: Problem, params: Tree) -> Iterator[dict[str, Any]]:

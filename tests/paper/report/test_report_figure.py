@@ -26,6 +26,26 @@ def test_a_line_is_the_mean_over_seeds_and_has_a_name_at_its_end():
     assert left.get_yscale() == right.get_xscale() == "log"
 
 
+def test_a_line_that_only_another_panel_has_is_named_too():
+    """Two seeds that took so different times have no stretch of time in common."""
+    slow = run_log("sgd", seed=1, order=0)
+    for record in slow.evaluations:
+        record["training_seconds"] *= 10
+    found = runs(run_log("sgd", order=0), slow, run_log("ngd"))
+    left, right = figure.draw(found, RECONSTRUCTION).axes
+    assert len(lines(left)) == 2
+    assert len(lines(right)) == 1
+    assert {text.get_text() for text in right.texts if text.get_text()} == {"SGD", "NGD"}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(25, "25"), (12_000, "12 000"), (0.5, "0.5"), (2.5e-5, "2.5e−5"), (1e5, "1e5"), (1e-12, "1e−12")],
+)
+def test_ticks_are_plain_numbers(value, words):
+    assert figure.plain(value) == words
+
+
 def test_the_words_of_a_figure_are_those_of_its_data():
     """Without test cases, without images, without a damping rule: nothing is said of what is not there."""
     log = run_log(order=0)

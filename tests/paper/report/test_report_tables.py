@@ -55,15 +55,16 @@ def test_targets_are_the_lowest_round_errors_that_somebody_reached():
     assert tables.targets(logs, SQUARED_ERROR) == [10.0, 5.0, 2.0, 1.0]
 
 
-def test_time_is_that_of_unnamed_trainings():
-    logs = [run_log(seed=0), run_log(seed=1, errors=(8.0, 4.0)), run_log(seed=0, training="segment-01-1")]
+def test_time_is_that_of_all_trainings_of_a_seed():
+    logs = [run_log(seed=0), run_log(seed=1, errors=(8.0, 4.0))]
     found = tables.time(runs(*logs))
     assert found.head == [
         "method", "training, s", "processor, s", "evaluating, s", "compiling, s", "steps", "ms per step"
     ]  # fmt: skip
     assert found.rows == [["NGD", "3.0", "5.2", "0.8", "3.0", "55", "54.5"]]
+    named = [run_log(training=name) for name in ("segment-01-1", "segment-01-2")]
+    assert tables.time(runs(*named)).rows == [["NGD", "8.0", "14.0", "2.0", "6.0", "–", "–"]]
     assert tables.time(runs(run_log(errors=()))) is None
-    assert tables.time(runs(run_log(training="segment-01-1"))) is None
 
 
 def test_troubles_are_refused_steps_early_ends_and_sleep():
