@@ -87,7 +87,9 @@ class Trial:
             **outer,
             "PYTHONPATH": os.pathsep.join([str(self.library.parent), str(ROOT / "src")]),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "JAX_COMPILATION_CACHE_DIR": str(directory / "cache"),
+            # What is not mutated was compiled before.
+            "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR")
+            or str(directory / "cache"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
         }

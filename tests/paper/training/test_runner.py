@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -197,6 +197,19 @@ def test_two_checkpoints_and_the_older_one_if_the_newer_is_damaged(undisturbed, 
     drive(run(tmp_path, [NGD], display=display, resume=True), in_turn)
     assert f"{newer}: checkpoint refused: sha256" in display.told[0]
     assert display.events[0] == ("NGD, seed 0", 8)
+    assert contents(tmp_path)["ngd.0.jsonl"] == contents(undisturbed)["ngd.0.jsonl"]
+
+
+def test_what_came_after_the_last_checkpoint_is_done_again(undisturbed, tmp_path):
+    """A process that vanishes within the first minute has none yet."""
+    killed = run(tmp_path, [NGD])
+    for event in islice(killed.events(Training(NGD, 0)), 12):
+        reached = event.position.iteration
+    assert reached == 11
+    assert not list(tmp_path.glob("checkpoints/*"))
+    display = Notes()
+    drive(run(tmp_path, [NGD], display=display, resume=True), in_turn)
+    assert display.events[0] == ("NGD, seed 0", 0)
     assert contents(tmp_path)["ngd.0.jsonl"] == contents(undisturbed)["ngd.0.jsonl"]
 
 
