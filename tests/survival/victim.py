@@ -22,7 +22,8 @@ import typer
 from natgrad_paper import figures
 from natgrad_paper.cli.arguments import plain_errors, settings
 from natgrad_paper.training import loop, request
-from natgrad_paper.training.runner import Claimed, Run, prepare_directory
+from natgrad_paper.training.directory import Claimed, prepare_directory
+from natgrad_paper.training.runner import Run
 from natgrad_paper.training.settings import build, stated
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -83,7 +83,8 @@ def run(
         from natgrad_paper.cli import progress
         from natgrad_paper.cli.report import show
         from natgrad_paper.training import cache, request
-        from natgrad_paper.training.runner import Claimed, Run, clear, judged, prepare_directory
+        from natgrad_paper.training.directory import Claimed, clear, prepare_directory
+        from natgrad_paper.training.runner import Run, judged
         from natgrad_paper.training.settings import build
         from natgrad_paper.training.source import fits
 

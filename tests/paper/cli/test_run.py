@@ -8,7 +8,8 @@ import pytest
 from training.tiny import contents, problem
 
 from cli.small import EXPERIMENT, install
-from natgrad_paper.training import log, loop, request, runner, stopping
+from natgrad_paper.training import log, loop, request, stopping
+from natgrad_paper.training.directory import Claimed
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -204,7 +205,7 @@ def test_overwriting_replaces_a_run_and_keeps_what_is_not_its_own(tmp_path, invo
 
 def test_a_command_that_comes_second_is_refused_and_removes_nothing(directory, invoke):
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-    with runner.Claimed(directory):
+    with Claimed(directory):
         for options in (("--preset", "smoke", "--overwrite"), ("--resume",)):
             assert line(invoke("run", "sums", "--out", directory, *options)).endswith(
                 "expected a directory that no run uses, found one at work"
