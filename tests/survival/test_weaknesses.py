@@ -15,8 +15,9 @@ from training.tiny import SGD, Clock, Notes, run
 import natgrad as ng
 from natgrad_paper.training import loop
 from natgrad_paper.training.checkpoint import Checkpoints
+from natgrad_paper.training.directory import Claimed
 from natgrad_paper.training.log import Writer
-from natgrad_paper.training.runner import Claimed, Measures
+from natgrad_paper.training.measures import Measures
 from natgrad_paper.training.stopping import Signals
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
