@@ -142,8 +142,8 @@ def _begin(run, request):
             key = path, flags  # A pipe is opened once: the second time nobody may be there to read.
             opened[key] = opened[key] if key in opened else os.open(path, flags)
             os.dup2(opened[key], number)
-    for name in request["ignore"]:
-        signal.signal(signal.Signals[name], signal.SIG_IGN)
+    for name in ("SIGHUP", "SIGTERM"):  # The tests themselves may run under nohup.
+        signal.signal(signal.Signals[name], signal.SIG_IGN if name in request["ignore"] else signal.SIG_DFL)
     try:
         return run(request["words"])
     except SystemExit as end:

@@ -20,6 +20,7 @@ class Measures:
         self.finished = False
         """Whether nothing is missing."""
         self._size: int | None = None
+        self._pictured = False
         if run.resume and self._path.exists():
             self._read(run)
 
@@ -32,17 +33,28 @@ class Measures:
                 run.display.tell(f"{self._path}: damaged: what was measured from there on is measured again")
                 break
             if not good:
-                if digest(record.get("settings")) != digest(plain(self._header["settings"])):
-                    raise UserError(
-                        f"{self._path}: settings: expected those of the run to go on with, found others"
-                    )
+                self._refuse_others(record)
             elif record.get("record") == "end":
                 self.finished = record.get("status") == Status.FINISHED
                 break
+            elif record.get("record") == "pictures":
+                self._pictured = True
             elif record.get("record") == "measure":
                 self._found[str(record.get("name"))] = record
             good += len(line) + 1
         self._size = good or None
+
+    def _refuse_others(self, header: dict[str, Any]) -> None:
+        """Refuse to go on with the log of another run."""
+        theirs, ours = header, plain(self._header)
+        for field in ("settings", "data"):
+            one, other = theirs.get(field), ours[field]
+            if field == "data":
+                one, other = one.get("sha256") if isinstance(one, dict) else one, other["sha256"]
+            if digest(one) != digest(other):
+                raise UserError(
+                    f"{self._path}: {field}: expected those of the run to go on with, found others"
+                )
 
     def get(self, name: str) -> dict[str, Any] | None:
         """Return numbers that were measured before."""
@@ -57,8 +69,9 @@ class Measures:
 
     def picture(self, record: dict[str, Any]) -> None:
         """Append what the data look like, unless it is there."""
-        if self._size is None:
+        if not self._pictured:
             self._append(record)
+            self._pictured = True
 
     def finish(self) -> None:
         """Say that nothing is missing."""

@@ -46,6 +46,32 @@ def test_measures_are_not_measured_again(tmp_path):
         measures(tmp_path, settings=settings(sgd={"rate": 0.7}))
 
 
+def test_a_kill_between_the_header_and_the_picture_loses_none(tmp_path):
+    picture = {
+        "record": "pictures",
+        "what": "data",
+        "title": "",
+        "labels": [],
+        "shape": [0] * 4,
+        "images": "",
+    }
+    measures(tmp_path, resume=False).picture(picture)
+    path = tmp_path / "logs" / "sgd.0.jsonl"
+    whole = path.read_bytes()
+    for length in (whole.index(b"\n") + 1, len(whole) - 5, len(whole)):
+        path.write_bytes(whole[:length])
+        measures(tmp_path).picture(picture)
+        assert _records(path.read_bytes()) == _records(whole)
+
+
+def test_of_other_data_nothing_is_taken(tmp_path):
+    measures(tmp_path, resume=False).write("one", variance=1.5)
+    path = tmp_path / "logs" / "sgd.0.jsonl"
+    path.write_text(path.read_text().replace("5" * 64, "6" * 64))
+    with pytest.raises(UserError, match="data: expected those of the run to go on with, found others"):
+        measures(tmp_path)
+
+
 def test_measures_cut_short_or_damaged_are_taken_up_to_there(tmp_path):
     first = measures(tmp_path, resume=False)
     for name in ("one", "two", "three"):

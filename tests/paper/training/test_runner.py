@@ -441,10 +441,10 @@ def test_a_run_is_resumed_with_more_methods_and_seeds(undisturbed, tmp_path):
 def test_a_signal_before_the_first_training_begins_none(tmp_path):
     whole = run(tmp_path, [SGD])
     with whole.signals:
-        stop(signal.SIGHUP)
+        stop(signal.SIGINT)
         with pytest.raises(Stopped) as stopped:
             in_turn(whole)
-    assert stopped.value.exit_code == 129
+    assert stopped.value.exit_code == 130
     assert not list(tmp_path.iterdir())
 
 

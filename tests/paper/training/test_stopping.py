@@ -36,6 +36,7 @@ def test_patience_counts_evaluations_without_a_lower_error():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_a_second_one_ends_at_once(number):
+    outer = signal.signal(number, signal.SIG_DFL)  # The tests themselves may run under nohup.
     before = signal.getsignal(number)
     with Signals() as signals:
         assert signals.asked is None
@@ -44,6 +45,7 @@ def test_a_signal_is_noted_and_a_second_one_ends_at_once(number):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
+    signal.signal(number, outer)
     assert Stopped(number, None).exit_code == 128 + number
 
 
