@@ -1,5 +1,7 @@
 """The `natgrad` command: its parts, put together."""
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -33,10 +35,21 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _open_streams() -> None:
+    """Open what somebody closed (`>&-`): or the next file would get its number, and all that is printed."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode))
+
+
 @app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
-    pass
+    _open_streams()

@@ -3,12 +3,15 @@
 import os
 import pty
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 
 import pytest
 from training.tiny import contents
 
+from cli.conftest import SMALL
 from natgrad_paper.training import log
 
 LONG = ("run", "sums", "--methods", "sgd", "--set", "budget.iterations=100000000")
@@ -175,6 +178,14 @@ def test_a_terminal_that_knows_ascii_alone(command, undisturbed, tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
     assert "1 method ? 1 seed ? 12 iterations" in result.stdout
     assert result.stdout.isascii()
+    assert contents(tmp_path / "run") == contents(undisturbed)
+
+
+def test_streams_that_were_closed_beforehand(command, undisturbed, tmp_path):
+    """Their numbers go to files that are opened later: nothing that is printed may end there."""
+    words = [sys.executable, str(SMALL), *SHORT, "--out", str(tmp_path / "run")]
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words]
+    assert subprocess.run(closed, env=command.around, check=False, timeout=300).returncode == 0
     assert contents(tmp_path / "run") == contents(undisturbed)
 
 

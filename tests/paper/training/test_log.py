@@ -261,10 +261,12 @@ def test_a_log_beyond_all_measure_is_not_read(tmp_path, path, monkeypatch):
     with (tmp_path / "huge.jsonl").open("wb") as stream:
         stream.truncate(10 << 30)  # a hole: no space is taken
     archive(tmp_path / "b" / log.PACKED, ("a.jsonl", bytes(9999)))
+    archive(tmp_path / "c" / log.PACKED, ("a.jsonl.gz", gzip.compress(path.read_bytes() + b"\n" * 9999)))
     for read in (
         lambda: log.read(tmp_path / "bomb.jsonl.gz"),
         lambda: log.read(tmp_path / "huge.jsonl"),
         lambda: log.read_all(tmp_path / "b"),
+        lambda: log.read_all(tmp_path / "c"),
     ):
         with pytest.raises(UserError, match="expected a log of at most 2000 bytes, found a longer one"):
             read()

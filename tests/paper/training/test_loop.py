@@ -214,9 +214,10 @@ def test_several_steps_of_growing_batches_in_one_call():
     found = {}
     for steps in (1, 4, 7):
         batches = Batches(Growing(first=2, last=11, double=5))
-        seen = events(
-            Budget(iterations=40), steps=steps, batches=batches, optimizer=Looking(), inputs=np.arange(12.0)
-        )
+        made = Made(steps=steps, batches=batches, optimizer=Looking(), inputs=np.arange(12.0))
+        seen = list(made.run(Budget(iterations=40)))
+        loops = [name for name, *_ in made.trainer._programs if name == "loop"]
+        assert len(loops) == 4  # one program per size of the batch
         found[steps] = [(step["step_size"], step["loss"]) for event in seen for step in event.steps]
         assert seen[-1].position.iteration == 40
     assert found[1] == found[4] == found[7]
@@ -284,6 +285,28 @@ def test_a_slow_machine_is_no_sleep(monkeypatch):
     seen = list(made.run(Budget(iterations=8)))
     assert not any(event.gap for event in seen)
     assert seen[-1].position.training_seconds == 38.0
+
+
+@pytest.mark.parametrize(
+    ("pause", "work", "slept"),
+    [
+        (5.0, 0.0, 5.0),
+        (4.9, 0.0, 0.0),
+        (5.0, 0.4, 5.0),
+        (10.4, 1.0, 10.4),
+        (9.9, 1.0, 0.0),
+        (10.6, 1.07, 0.0),
+    ],
+)
+def test_what_is_a_sleep(monkeypatch, pause, work, slept):
+    """Five seconds without the processor, and ten times what it was used."""
+    clock, watch = Clock(), loop.Stopwatch(1.0, 2.0)
+    monkeypatch.setattr(loop, "time", clock)
+    with watch:
+        clock.move(pause + work, work)
+    assert (watch.seconds, watch.cpu) == pytest.approx((1.0 + pause + work - slept, 2.0 + work))
+    assert watch.woken() == pytest.approx(slept)
+    assert watch.woken() == 0
 
 
 def test_ten_nonfinite_steps_end_a_run():
@@ -553,6 +576,19 @@ def test_steps_are_logged_all_at_first_and_then_ever_fewer():
     assert logged[:20] == list(range(1, 21))
     assert all(later <= 1.06 * earlier + 1 for earlier, later in pairwise(logged))
     assert len(logged) < 200
+
+
+def test_a_logged_step_has_five_digits_no_long_lists_and_nothing_that_was_not_measured():
+    step = {
+        "loss": 1.23456789,
+        "rho": float("nan"),
+        "sizes": [1.0, 2.0],
+        "all": [1.0, 2.0, 3.0],
+        "accepted": True,
+    }
+    event = loop.Event(Position(3), 0.5, (step,), None, None, "", (None, None))
+    (record,) = event.records()
+    assert record == {"record": "step", "iteration": 3, "loss": 1.2346, "sizes": [1.0, 2.0], "accepted": True}
 
 
 def test_batches_that_do_not_fit_are_refused_by_name():
