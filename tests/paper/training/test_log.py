@@ -272,6 +272,14 @@ def test_a_log_beyond_all_measure_is_not_read(tmp_path, path, monkeypatch):
             read()
 
 
+def test_a_log_of_just_that_length_is_read_whole(tmp_path, path, monkeypatch):
+    monkeypatch.setattr(log, "LONGEST", path.stat().st_size)
+    archive(tmp_path / "a" / log.PACKED, ("a.jsonl", path.read_bytes()))
+    archive(tmp_path / "b" / log.PACKED, ("a.jsonl.gz", gzip.compress(path.read_bytes())))
+    assert log.read_all(tmp_path / "a") == log.read_all(tmp_path / "b") == [log.read(path)]
+    assert log.read(path).done
+
+
 OLD = {
     **{name: value for name, value in HEADER.items() if name not in ("settings", "training")},
     "record": "header", "format": 1, "config": {"sgd": {"rate": 0.1}},

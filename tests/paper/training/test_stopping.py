@@ -25,6 +25,18 @@ def test_a_streak_that_ended_within_a_call_counts_at_its_longest():
     assert follow(Streaks(), [{}] * 99) == (Streaks(), "")  # a method that says nothing
 
 
+def test_damping_at_its_upper_bound_is_counted_and_elsewhere_it_is_not():
+    accepted = int(ng.Outcome.ACCEPTED)
+    for damping, counted in ((1e8, 1), (1e8 * (1 - 1e-7), 1), (2e8, 1), (0.9e8, 0), (1e-8, 0), (None, 0)):
+        step = {"outcome": accepted} | ({} if damping is None else {"damping": damping})
+        assert Streaks().after(step, 1e8).at_bound == counted
+        assert Streaks(at_bound=4).after(step, 1e8).at_bound == (5 if counted else 0)
+    assert Streaks(at_bound=4).after({"outcome": accepted, "damping": 1e8}).at_bound == 0
+    steps = [{"outcome": accepted, "damping": 1e8}] * 50
+    assert follow(Streaks(), steps, 1e8)[1] == "50 steps in a row with λ at its upper bound, 1e+08"
+    assert follow(Streaks(), steps[1:], 1e8)[1] == ""
+
+
 def test_patience_counts_evaluations_without_a_lower_error():
     patience = Patience(2)
     for error, waited in ((3.0, 0), (2.0, 0), (2.0, 1), (float("nan"), 2)):
