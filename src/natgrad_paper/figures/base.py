@@ -57,21 +57,18 @@ def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section
     return create_model(own.__name__, __base__=own, __doc__=own.__doc__, **sections)
 
 
-def papers_settings(
-    kind: type[Section], presets_file: Path, *fields: str, **otherwise: Any
-) -> dict[str, Any]:
+def papers_settings(kind: type[Section], presets_file: Path, fields: str, **otherwise: Any) -> dict[str, Any]:
     """Return what the paper says of its settings, as plain tables.
 
     Args:
         kind: All settings.
         presets_file: The file with the preset `paper`.
-        *fields: The sections and dotted fields of that preset that are the paper's, and not ours.
+        fields: Sections and dotted fields of that preset that are the paper's and not ours, with spaces between them.
         **otherwise: What even that preset changes, as it is in the paper.
     """
     preset = presets(presets_file, kind)["paper"]
     table = stated(build(kind, changed(kind, preset.changes), preset.where))
     found: dict[str, Any] = {}
-    for field in fields:
-        section, _, name = field.partition(".")
+    for section, _, name in (field.partition(".") for field in fields.split()):
         found = merged(None, found, {section: {name: table[section][name]} if name else table[section]})
     return merged(None, found, otherwise)

@@ -70,7 +70,7 @@ def test_the_story_knows_the_papers_settings(name):
 def test_a_preset_that_lacks_the_papers_fields_is_found_out():
     experiment = figures.load("order")
     with pytest.raises(KeyError):
-        papers_settings(experiment.settings, experiment.presets_file, "stream.absent")
+        papers_settings(experiment.settings, experiment.presets_file, "stream.side stream.absent")
 
 
 def test_presets_are_short():

@@ -17,6 +17,9 @@ from natgrad_paper.report.story import Story
 TITLE = "Figure 2: the order of the training examples"
 SETTINGS = settings_with(Settings, METHODS)
 PRESETS = Path(__file__).with_name("presets.toml")
+PAPERS = (
+    "stream.side stream.batch stream.segment stream.segments model repeats held_out sgd ngd.rate ngd.damping"
+)
 
 
 def cost(settings: Any, methods: int, seeds: int) -> str:
@@ -43,20 +46,7 @@ EXPERIMENT = Experiment(
         TITLE,
         VIEW,
         CLAIMS,
-        paper=papers_settings(
-            SETTINGS,
-            PRESETS,
-            "stream.side",
-            "stream.batch",
-            "stream.segment",
-            "stream.segments",
-            "model",
-            "repeats",
-            "held_out",
-            "sgd",
-            "ngd.rate",
-            "ngd.damping",
-        ),
+        paper=papers_settings(SETTINGS, PRESETS, PAPERS),
         departures=(
             "Without --data the characters come from handwriting fonts: the paper’s NISTP data are not distributed.",
             "Hidden units are tanh and initial weights Glorot and Bengio’s: the paper does not say.",

@@ -15,6 +15,10 @@ from natgrad_paper.report.story import Story
 TITLE = "Figure 1: unlabelled data in the metric"
 SETTINGS = settings_with(Settings, METHODS)
 PRESETS = Path(__file__).with_name("presets.toml")
+PAPERS = (
+    "data.train data.unlabelled data.shrink model.filters model.window model.units solver.name damping ngd.batch "
+    "ngd.metric_batch ngd.rate ngd.maxiter"
+)
 
 EXPERIMENT = Experiment(
     "unlabelled",
@@ -28,22 +32,7 @@ EXPERIMENT = Experiment(
         VIEW,
         CLAIMS,
         GROUPS,
-        papers_settings(
-            SETTINGS,
-            PRESETS,
-            "data.train",
-            "data.unlabelled",
-            "data.shrink",
-            "model.filters",
-            "model.window",
-            "model.units",
-            "solver.name",
-            "damping",
-            "ngd.batch",
-            "ngd.metric_batch",
-            "ngd.rate",
-            "ngd.maxiter",
-        ),
+        papers_settings(SETTINGS, PRESETS, PAPERS),
         departures=(
             "Without --data the faces are drawn by a generator: the Toronto Face Database cannot be downloaded.",
             "Pooling follows the convolution, as in the paper’s published code; the paper does not mention it.",
