@@ -2,29 +2,42 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+OLDEST := .cache/oldest
 WORKERS ?= 2
 
-.PHONY: help curves test test-long lint types docs check bench race format clean
+.PHONY: help curves quick test test-long test-oldest lint types docs check numbers build bench format clean
 
 help:             ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml paper/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("natgrad needs Python 3.11 or newer; try make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[paper,dev,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]' -e ./paper
 	@touch $@
 
 curves: $(READY)  ## figure 3 of the paper, small: about five minutes, figure and table in runs/curves
 	$(BIN)/natgrad run curves --preset small --out runs/curves --overwrite
 
-# Nearly all of the tests' time is compilation: XLA's older code generator halves it. `make test-long` uses the usual one.
-test: export XLA_FLAGS += --xla_cpu_use_fusion_emitters=false
-test: $(READY)    ## the tests (at most 10 minutes on two cores)
+# Nearly all of the tests' time is compilation. XLA's older code generator halves it (`make test-long` uses the usual one),
+# and what is compiled is kept in .cache, so that a second run is much shorter.
+quick test: export XLA_FLAGS += --xla_cpu_use_fusion_emitters=false
+quick: $(READY)   ## the tests to run while working: about a minute on two cores
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not long and not slow"
+
+test: $(READY)    ## the tests (at most 10 minutes on two cores, then less)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 -m "not long"
 
 test-long: $(READY) ## long fuzzing and matrices (up to 2 hours)
 	$(BIN)/python -m pytest -n $(WORKERS) -m long -rP
+
+$(OLDEST)/.ready: pyproject.toml oldest.txt
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c oldest.txt -e . -r oldest.txt
+	@touch $@
+
+test-oldest: $(OLDEST)/.ready ## the library's quick tests with the oldest versions that pyproject.toml allows
+	JAX_COMPILATION_CACHE_DIR= $(OLDEST)/bin/python -m pytest -m "not long and not slow and not newest" --ignore tests/paper --ignore tests/survival
 
 lint: $(READY)    ## style
 	$(BIN)/ruff check .
@@ -38,6 +51,13 @@ docs: $(READY)    ## the documentation site, in site/index.html; warnings are er
 
 check: lint types docs test ## everything CI runs
 
+numbers: $(READY) ## the numbers in README, docs and results, from the logs in results/
+	$(BIN)/python tools/fill_numbers.py
+
+build: $(READY)   ## both distributions, natgrad and natgrad-paper, in dist/
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist paper
+
 bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machine)
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/metric_product.py
@@ -47,12 +67,9 @@ bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machin
 	$(BIN)/python benchmarks/compiling.py
 	$(BIN)/python benchmarks/counts.py
 
-race: $(READY)    ## this library's recipe against Adam, Nesterov, L-BFGS by the clock (two and a half hours, idle machine; KFAC=python of an environment with kfac-jax)
-	$(BIN)/python benchmarks/race.py $(if $(KFAC),--kfac $(KFAC))
-
 format: $(READY)  ## rewrite the code in house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:            ## remove the virtual environment and caches
-	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .cache site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

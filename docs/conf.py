@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.linkcode",
     "prose",
+    "result_pages",
     "source_pages",
 ]
 exclude_patterns = ["_ext"]

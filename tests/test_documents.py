@@ -17,8 +17,11 @@ from typer.testing import CliRunner
 import natgrad
 import natgrad.optax
 import natgrad.solve
-from natgrad_paper import cache, cli, experiments, log
-from natgrad_paper.experiments import curves
+from natgrad_paper import figures
+from natgrad_paper.cli.command import app
+from natgrad_paper.figures import curves
+from natgrad_paper.figures.base import settings_with
+from natgrad_paper.training import log
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -54,38 +57,53 @@ def test_snippets_run(page):
 
 
 def invoke(*arguments):
-    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
     return result.output
 
 
-def test_a_method_is_one_line_and_an_experiment_one_file(tmp_path, monkeypatch):
+def test_a_method_is_one_place_and_an_experiment_one_file(tmp_path, monkeypatch):
     """What CONTRIBUTING shows is put where it says, and the command runs it."""
-    *_, line, file = snippets(ROOT / "CONTRIBUTING.md")
-    monkeypatch.setattr(cache, "enable", lambda: None)
-
-    (added,) = eval(line, vars(curves))
-    whole = dataclasses.replace(curves.EXPERIMENT, methods=(*curves.METHODS, added))
-    monkeypatch.setattr(curves, "EXPERIMENT", whole)
+    *_, place, file = snippets(ROOT / "CONTRIBUTING.md")
+    scope: dict = {}
+    exec(place, scope)
+    methods = (*curves.METHODS, scope["METHOD"])
+    settings = settings_with(curves.Settings, methods)
+    monkeypatch.setattr(
+        curves, "EXPERIMENT", dataclasses.replace(curves.EXPERIMENT, methods=methods, settings=settings)
+    )
     out = tmp_path / "curves"
-    invoke("run", "curves", "--preset", "smoke", "--methods", "ngd-kl", "--out", out)
-    assert log.read(out / "logs" / "ngd-kl.0.jsonl").end == log.FINISHED
+    options = (
+        "--preset",
+        "smoke",
+        "--methods",
+        "sgd,ngd-kl",
+        "--set",
+        "kl.radius=0.05",
+        "--set",
+        "kl.batch=100",
+    )
+    invoke("run", "curves", *options, "--out", out)
+    sgd, added = (log.read(out / "logs" / f"{name}.0.jsonl") for name in ("sgd", "ngd-kl"))
+    assert added.complete
+    assert added.header["settings"]["kl"] == {"radius": 0.05, "batch": 100, "maxiter": 6}
+    assert "kl" not in sgd.header["settings"]
     assert "NGD, KL radius" in (out / "report.html").read_text()
+    assert "kl.radius" in invoke("show", "curves")
 
-    home, out = tmp_path / "experiments", tmp_path / "sine"
+    home, out = tmp_path / "figures", tmp_path / "sine"
     home.mkdir()
     (home / "sine.py").write_text(file)
-    monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(home)])
-    assert "A sine" in invoke("list")
+    monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(home)])
+    assert "sine" in invoke("list")
     invoke("run", "sine", "--set", "points=50", "--out", out)
-    found = {each.header["method"]["name"]: each for each in log.read_all(out)}
+    found = {each.method: each for each in log.read_all(out)}
     assert found.keys() == {"sgd", "ngd"}
     first, *_, last = found["ngd"].evaluations
     assert last["squared_error"] < 0.1 * first["squared_error"]
-    assert "--preset small --methods sgd,ngd" in (out / "report.html").read_text()
     assert "points=50" in (out / "report.html").read_text()
     invoke("run", "sine", "--resume", "--seeds", "2", "--out", out)
-    monkeypatch.delitem(sys.modules, "natgrad_paper.experiments.sine")
+    monkeypatch.delitem(sys.modules, "natgrad_paper.figures.sine")
 
 
 def test_a_part_is_a_page_of_code(compilations):

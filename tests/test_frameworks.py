@@ -69,8 +69,3 @@ def test_every_framework_takes_the_steps_of_plain_jax(name):
         np.testing.assert_allclose(found - start, np.asarray(want) - start, atol=1e-6)
         assert np.abs(found - start).max() > 1e-2
     np.testing.assert_allclose(info.new_loss, own.new_loss, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_the_examples_are_short(name):
-    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 60

@@ -2,6 +2,7 @@
 
 import gzip
 import runpy
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -64,7 +65,12 @@ def folders():
 
 
 def test_results_are_small_and_hold_nothing_that_follows_from_the_logs():
-    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    listed = subprocess.run(
+        ["git", "ls-files", "results"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("no repository: what is committed is not known")
+    files = [ROOT / line for line in listed.stdout.splitlines()]
     assert sum(path.stat().st_size for path in files) <= LARGEST
     assert {path.suffix for path in files} <= {".gz", ".json", ".png", ".md", ".csv", ".txt"}
     for folder in folders():

@@ -8,6 +8,7 @@ A place for numbers is `<!-- numbers: FOLDER TABLE OPTION=VALUE … -->`, a tabl
 """
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -128,7 +129,7 @@ def expressions(folder: str) -> str:
     found = runs(folder)
     cost = Measure("cross_entropy", "", "")
     steps = found.steps[(found.steps.iteration > EARLY) & found.steps.kl_held_out.notna()]
-    ratios = np.log(steps.kl_held_out / steps.kl_metric).groupby([steps.method, steps.seed]).mean()
+    ratios = (steps.kl_held_out / steps.kl_metric).map(math.log).groupby([steps.method, steps.seed]).mean()
     rows = []
     for name in found.methods:
         logs = found.method(name)

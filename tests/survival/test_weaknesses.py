@@ -12,10 +12,8 @@ from saved import IDENTITY, NEWER, Saved, bits, checkpoint, same, trained
 
 import natgrad as ng
 from natgrad_paper.checkpoint import Checkpoints
-from natgrad_paper.experiment import Budget
 from natgrad_paper.log import Writer
 from natgrad_paper.order.journal import Journal
-from natgrad_paper.run import Plan
 from natgrad_paper.stop import Stop
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
@@ -110,20 +108,11 @@ def test_w8_the_first_damping_has_a_unit():
     assert state.damping < opt.damping.initial
 
 
-def test_w9_a_budget_in_seconds_depends_on_the_clock():
-    assert Budget(seconds=5.0).spent(100, 3.0) != Budget(seconds=5.0).spent(100, 3.1)
-    assert Budget(iterations=200).spent(100, 3.0) == Budget(iterations=200).spent(100, 3.1)
-
-
 def test_w10_elsewhere_a_run_goes_on_with_a_warning(saved):
     told = []
     elsewhere = replace(saved.checkpoints, surroundings={"cores": 64})
     assert same(elsewhere.load(trained(0.0), told.append), NEWER)
     assert "written with cores 2, now 64: the last digits may differ" in told[0]
-
-
-def test_w11_a_minute_of_training_may_be_lost():
-    assert Plan.checkpoint_seconds == 60.0
 
 
 def test_w12_a_second_signal_ends_at_once():

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from natgrad_paper import figures
 from natgrad_paper.training import log
-from natgrad_paper.training.runner import Measures, Run
+from natgrad_paper.training.measures import Measures
+from natgrad_paper.training.runner import Run
 from natgrad_paper.training.settings import build, changed, overrides
 
 
