@@ -38,4 +38,4 @@ def naming(path: Path) -> Iterator[None]:
 
 def _short(value: Any, limit: int = 80) -> str:
     text = " ".join((value if isinstance(value, str) else repr(value)).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return (text or "an empty text") if len(text) <= limit else text[: limit - 1] + "…"

@@ -68,8 +68,8 @@ class Chain:
 
     def half_written(self):
         found = {}
-        for path in self.directory.glob("checkpoints/*/.writing-*"):
-            with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # What is looked at may go meanwhile.
+            for path in self.directory.glob("checkpoints/*/.writing-*"):
                 found[path] = path.stat().st_ino
         return found
 

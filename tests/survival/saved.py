@@ -1,6 +1,9 @@
 """Two small checkpoints to be damaged, and what a good one of them holds."""
 
+import hashlib
+import io
 import json
+import os
 import shutil
 from dataclasses import dataclass
 
@@ -8,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from natgrad_paper.checkpoint import Checkpoint, Checkpoints, digest
-from natgrad_paper.log import Mark
-from natgrad_paper.train import Position
+from natgrad_paper.training.checkpoint import Checkpoint, Checkpoints, digest
+from natgrad_paper.training.log import Mark
+from natgrad_paper.training.loop import Position
 
 IDENTITY = {"method": "ngd", "seed": 0, "settings": digest({"rate": 0.1}), "data": "abc"}
 OLDER, NEWER = 5, 12
@@ -21,7 +24,7 @@ def trained(value):
 
 
 def checkpoint(iteration):
-    return Checkpoint(Position(iteration, 1, 0, 2.5, 0.5, 9.0), Mark(10, "0" * 64), trained(iteration / 3))
+    return Checkpoint(Position(iteration, 1, 2.5, 3.5, 0.5, 9.0), Mark(10, "0" * 64), trained(iteration / 3))
 
 
 def bits(tree):
@@ -40,47 +43,50 @@ class Saved:
 
     checkpoints: Checkpoints
     files: dict[str, bytes]
-    """By name below the directory of the checkpoints."""
+    """By name, the older first."""
 
     @classmethod
     def write(cls, directory):
         checkpoints = Checkpoints(directory / "ngd.0", IDENTITY, {"cores": 2})
         for iteration in (OLDER, NEWER):
             checkpoints.save(checkpoint(iteration))
-        root = checkpoints.directory
-        files = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-        return cls(checkpoints, dict(sorted(files.items())))
+        files = {path.name: path.read_bytes() for path in sorted(checkpoints.directory.iterdir())}
+        return cls(checkpoints, files)
+
+    @property
+    def older(self):
+        return self.checkpoints.directory / next(iter(self.files))
 
     @property
     def newest(self):
-        return self.checkpoints.directory / f"{NEWER:09d}"
+        return self.checkpoints.directory / list(self.files)[-1]
 
-    def names(self):
-        """Return the files of the newest, by name below its directory."""
-        return [
-            name.partition("/")[2] for name, data in self.files.items() if int(name[:9]) == NEWER and data
-        ]
+    @property
+    def raw(self):
+        """The bytes of the newest."""
+        return self.files[self.newest.name]
 
-    def bytes(self, name, iteration=NEWER):
-        return self.files[f"{iteration:09d}/{name}"]
+    def contents(self):
+        """Return the manifest and the arrays of the newest."""
+        with np.load(io.BytesIO(self.raw)) as found:
+            arrays = dict(found)
+        return json.loads(arrays.pop("manifest").tobytes()), arrays
 
-    def manifest(self):
-        manifest = json.loads(self.bytes("manifest.json"))
-        del manifest["sha256"]
-        return manifest
-
-    def sign(self, manifest):
-        """Put a manifest in place whose own hash is right."""
-        text = json.dumps({**manifest, "sha256": digest(manifest)}, indent=1)
-        (self.newest / "manifest.json").write_text(text)
+    def sign(self, manifest, arrays, iteration=NEWER):
+        """Put a file in the place of the newest whose own hash is right."""
+        stream = io.BytesIO()
+        np.savez(stream, manifest=np.frombuffer(json.dumps(manifest).encode(), np.uint8), **arrays)
+        raw = stream.getvalue()
+        self.newest.unlink()
+        name = f"{iteration:09d}.{hashlib.sha256(raw).hexdigest()}.npz"
+        (self.checkpoints.directory / name).write_bytes(raw)
 
     def restore(self):
         """Undo all damage."""
         root = self.checkpoints.directory
         for path in root.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else os.unlink(path)
         for name, data in self.files.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(data)
 
     def load(self):

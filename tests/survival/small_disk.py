@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from saved import IDENTITY, bits
 
-from natgrad_paper.checkpoint import Checkpoint, Checkpoints
-from natgrad_paper.log import Mark, Writer
-from natgrad_paper.train import Position
+from natgrad_paper.training import request
+from natgrad_paper.training.checkpoint import Checkpoint, Checkpoints
+from natgrad_paper.training.log import Mark, Writer
+from natgrad_paper.training.loop import Position
 
 SIZE = 600_000
 
@@ -40,6 +41,10 @@ def fill(path):
             pass
 
 
+def asked(seeds):
+    return request.Request(experiment="e", preset="p", methods=("m",), seeds=range(seeds), settings={})
+
+
 def main(directory):
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(directory)], check=True)
     checkpoints = Checkpoints(directory / "checkpoints", IDENTITY, {})
@@ -55,12 +60,17 @@ def main(directory):
             p.name for p in checkpoints.directory.glob(".*")
         )
 
+    request.write(directory, asked(1))
     report = {"first": (refusal(lambda: save(1)), newest())}
     log = Writer(directory / "logs" / "ngd.0.jsonl", {})
     fill(directory / "filler")
     report["full"] = (refusal(lambda: save(2)), newest())
     report["full log"] = refusal(lambda: [log.write({"record": "x" * 50}) for _ in range(200)])
     log.__exit__(None, None, None)
+    report["full request"] = (
+        refusal(lambda: request.write(directory, asked(9999))),
+        len(request.read(directory).seeds),
+    )
     (directory / "filler").unlink()
     report["room again"] = (refusal(lambda: save(3)), newest())
     subprocess.run(["mount", "-o", "remount,ro", str(directory)], check=True)

@@ -32,7 +32,7 @@ def test_one_core_and_two_agree_to_1e_5(tmp_path):
             "20",
             NEVER,
         ]
-        subprocess.run([str(word) for word in words], env=environment(directory / ".."), check=True)
+        subprocess.run([str(word) for word in words], env=environment(tmp_path), check=True)
         logs.append(only_log(directory))
     assert [found.header["cores"] for found in logs] == [1, 2]
     one, two = ([record["squared_error"] for record in found.evaluations] for found in logs)

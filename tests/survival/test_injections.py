@@ -10,24 +10,27 @@ from saved import bits
 from typer.testing import CliRunner
 
 import natgrad as ng
-from natgrad_paper import cache, cli, config, experiments, log
+from natgrad_paper import figures
+from natgrad_paper.cli.arguments import settings as chosen_settings
+from natgrad_paper.cli.command import app
+from natgrad_paper.training import cache, log
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
-CURVES = experiments.load("curves")
+CURVES = figures.load("curves")
 METHODS = {method.name: method for method in CURVES.methods}
 CHANGES = (
     "data.train=24", "data.test=0", "model.encoder=[784, 3]", "evaluation_chunk=24", "sgd.batch=6", "ngd.batch=6",
     "ngd.metric_batch=6", "hf.part=6", "hf.maxiter=4", "ksd.part=6", "ksd.size=3", "full.maxiter=4", "ngd.maxiter=4",
-    "tonga.batch=6", "kron.batch=6", "kron.first=6", "kron.part=4", "nesterov.batch=6", "adam.batch=6",
-    "lbfgs.memory=3",
+    "tonga.batch=6", "kncg.batch=6", "kncg.first=6", "kncg.part=4", "nesterov.batch=6", "adam.batch=6",
+    "lbfgs.memory=3", "damping.initial=300",  # of so few cases; a first step that goes too far would be refused itself
 )  # fmt: skip
 VALUES = (np.nan, np.inf, -np.inf)
 
 
 @pytest.fixture(scope="module")
 def settings():
-    return config.load(CURVES.config, CURVES.presets()["smoke"], CHANGES)
+    return chosen_settings(CURVES, CURVES.presets()["smoke"], CHANGES)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +48,9 @@ class Injected:
     """A method before its second step, with each of its batches in arrays of its own."""
 
     def __init__(self, method, problem, settings):
-        self.optimizer = method.optimizer(problem, settings)
-        batches = method.batches(settings)
+        own = method.own(settings)
+        self.optimizer = method.build(problem, own)
+        batches = method.batches(own)
         drawn = batches.draw(len(problem.train[0]), 0, 0, 1)
         rows = {part: indices[0] for part, indices in drawn.items()}
         self.batches = jax.tree.map(np.array, batches.arguments(*map(jnp.asarray, problem.train), rows))
@@ -127,8 +131,8 @@ def run(monkeypatch, tmp_path, problem):
         prepare = (lambda *_: problem) if good else spoiled
         command = ["run", "curves", "--methods", "sgd", "--out", str(tmp_path / "out")]
         with monkeypatch.context() as patch:
-            patch.setattr(experiments, "load", lambda name: replace(CURVES, prepare=prepare))
-            return CliRunner().invoke(cli.app, [*command, *options])
+            patch.setattr(figures, "load", lambda name: replace(CURVES, prepare=prepare))
+            return CliRunner().invoke(app, [*command, *options])
 
     return invoke
 
@@ -144,12 +148,13 @@ def test_ten_in_a_row_end_the_run_with_a_checkpoint_and_a_sentence(run, tmp_path
     result = run(False, *fresh(40))
     assert result.exit_code == 1, result.output
     assert "natgrad: SGD, seed 0: 12 steps in a row refused: nonfinite gradient\n" in result.output
-    assert [path.name for path in (out / "checkpoints" / "sgd.0").iterdir()] == ["000000012"]
-    assert log.read(out / "logs" / "sgd.0.jsonl").end == "12 steps in a row refused: nonfinite gradient"
+    assert [int(path.name[:9]) for path in (out / "checkpoints" / "sgd.0").iterdir()] == [12]
+    found = log.read(out / "logs" / "sgd.0.jsonl")
+    assert (found.status, found.reason) == ("gave-up", "12 steps in a row refused: nonfinite gradient")
     result = run(True, "--resume")
     assert result.exit_code == 0, result.output
     found = log.read(out / "logs" / "sgd.0.jsonl")
-    assert found.end == "finished"
+    assert found.status == "finished"
     assert found.evaluations[-1]["refused"] == 12
     assert found.evaluations[-1]["iteration"] == 40
 
@@ -160,7 +165,7 @@ def test_ten_in_a_row_are_no_good_end_where_the_budget_ends_too(run, tmp_path):
     for options in (fresh(12), ["--resume"]):
         results.append(run(False, *options))
         found = log.read(tmp_path / "out" / "logs" / "sgd.0.jsonl")
-        assert found.end == "12 steps in a row refused: nonfinite gradient"
+        assert found.reason == "12 steps in a row refused: nonfinite gradient"
         seen.append((found.evaluations, found.steps))
     for result in results:
         assert result.exit_code == 1, result.output

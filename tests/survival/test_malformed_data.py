@@ -8,13 +8,13 @@ import pytest
 from bad_files import CASES, good, write
 from typer.testing import CliRunner
 
-from natgrad_paper import cli
+from natgrad_paper.cli.command import app
 from natgrad_paper.data import curves_file, faces_file, glyphs
 
 SECONDS, BYTES = 5.0, 400 << 20
 """Of the processor, and more than before."""
 READ = {"curves": curves_file.read, "faces": faces_file.read, "glyphs": glyphs.read}
-RUN = {"curves": ("curves", "--data"), "faces": ("unlabelled", "--data"), "glyphs": ("order", "--source")}
+RUN = {"curves": ("curves", "--data"), "faces": ("unlabelled", "--data"), "glyphs": ("order", "--data")}
 """The experiment that reads it, and by which option."""
 
 
@@ -38,7 +38,7 @@ def refuse(case, directory):
     experiment, option = RUN[case.data]
     out = directory / "out"
     result = CliRunner().invoke(
-        cli.app, ["run", experiment, "--preset", "smoke", option, str(path), "--out", str(out)]
+        app, ["run", experiment, "--preset", "smoke", option, str(path), "--out", str(out)]
     )
     assert result.exit_code == 2, (case.data, case.name, result.output, result.exception)
     assert result.output.count("\n") == 1, (case.data, case.name, result.output)

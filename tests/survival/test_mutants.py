@@ -13,7 +13,8 @@ import pytest
 from mutants import count, mutant
 
 ROOT = Path(__file__).parents[2]
-LIBRARY = ROOT / "src" / "natgrad"
+SOURCE = ROOT / "src"
+LIBRARY, TRAINING = SOURCE / "natgrad", SOURCE / "natgrad_paper" / "training"
 SECONDS = 40
 """Of the processor."""
 SEED = int(os.environ.get("NATGRAD_MUTANTS_SEED", "0"))
@@ -62,15 +63,29 @@ PARTS = {
     },
 }
 """The tests that mirror each file."""
+TRAINING_PARTS = {
+    name: ["paper/training/test_" + name]
+    for name in (
+        "batches.py",
+        "stopping.py",
+        "log.py",
+        "checkpoint.py",
+        "loop.py",
+        "directory.py",
+        "measures.py",
+    )
+}
+"""The same of the training room."""
 COUNTS = {"likelihood": 8, "metric": 8, "solve": 10, "directions": 8, "search": 8, "damping": 8, "step": 8}
 
 
 def drawn(part, wanted):
     """Return errors of a part, and the tests each is up against."""
+    folder, files = (TRAINING, TRAINING_PARTS) if part == "training" else (LIBRARY, PARTS[part])
     found = [
-        (LIBRARY / name, number, tests)
-        for name, tests in PARTS[part].items()
-        for number in range(count(LIBRARY / name))
+        (folder / name, number, tests)
+        for name, tests in files.items()
+        for number in range(count(folder / name))
     ]
     chosen = np.random.default_rng([SEED, *part.encode()]).choice(len(found), wanted, replace=False)
     return [(mutant(path, number), tests) for path, number, tests in (found[choice] for choice in chosen)]
@@ -80,14 +95,16 @@ class Trial:
     """A copy of the library in which an error can be made."""
 
     def __init__(self, directory):
-        self.library = directory / "src" / "natgrad"
-        shutil.copytree(LIBRARY, self.library, ignore=shutil.ignore_patterns("__pycache__"))
+        self.source = directory / "src"
+        shutil.copytree(SOURCE, self.source, ignore=shutil.ignore_patterns("__pycache__"))
         outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         self.environment = {
             **outer,
-            "PYTHONPATH": os.pathsep.join([str(self.library.parent), str(ROOT / "src")]),
+            "PYTHONPATH": str(self.source),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "JAX_COMPILATION_CACHE_DIR": str(directory / "cache"),
+            # What is not mutated was compiled before.
+            "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR")
+            or str(directory / "cache"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
         }
@@ -102,7 +119,7 @@ class Trial:
         return "late" if result.returncode < 0 else "failed" if result.returncode else "passed"
 
     def outcome(self, wrong, tests):
-        path = self.library / wrong.path.relative_to(LIBRARY)
+        path = self.source / wrong.path.relative_to(SOURCE)
         path.write_text(wrong.source)
         try:
             return self.run(tests, SECONDS)
@@ -141,8 +158,13 @@ def test_fifty_errors(tmp_path):
     assert sum(caught.values()) >= 48
 
 
+@pytest.mark.long
+def test_twenty_errors_in_the_training_room(tmp_path):
+    assert hunt("training", 20, tmp_path) >= 17
+
+
 def test_errors_are_real_and_of_every_kind():
-    chosen = [each for part, wanted in COUNTS.items() for each in drawn(part, wanted)]
+    chosen = [each for part, wanted in {**COUNTS, "training": 20}.items() for each in drawn(part, wanted)]
     assert {wrong.kind for wrong, _ in chosen} == {"sign", "index", "constant"}
     for wrong, tests in chosen:
         assert ast.dump(ast.parse(wrong.source)) != ast.dump(ast.parse(wrong.path.read_text())), wrong

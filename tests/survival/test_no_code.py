@@ -23,9 +23,15 @@ MODULES = {
     "marshal",
     "runpy",
     "tarfile",
+    "subprocess",
 }
+ALLOWED = {
+    "natgrad_paper/training/log.py": {"tarfile"},
+    "natgrad_paper/training/surroundings.py": {"subprocess"},
+}
+"""An archive of logs is read and not unpacked; git says which commit this is."""
 CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}
-METHODS = {"extract", "extractall", "unpack_archive"}
+METHODS = {"extract", "extractall", "unpack_archive", "from_string"}
 
 
 def calls(tree):
@@ -45,12 +51,14 @@ def imports(tree):
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.name)
 def test_the_source_calls_nothing_that_runs_what_it_reads(path):
     tree = ast.parse(path.read_text())
-    assert not MODULES & set(imports(tree))
+    allowed = ALLOWED.get(str(path.relative_to(SOURCE)), set())
+    assert not (MODULES - allowed) & set(imports(tree))
     for name, call in calls(tree):
         runs = name in CALLS or name.rpartition(".")[2] in METHODS
         assert not runs, f"{path.name}:{call.lineno}: {name}"
         options = {option.arg: ast.unparse(option.value) for option in call.keywords}
         assert options.get("allow_pickle", "False") == "False", f"{path.name}:{call.lineno}"
+        assert options.get("shell", "False") == "False", f"{path.name}:{call.lineno}"
         if name == "np.load":
             assert "allow_pickle" in options, f"{path.name}:{call.lineno}"
 

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +10,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 from saved import IDENTITY, NEWER, Saved, bits, checkpoint, same, trained
+from training.tiny import SGD, Clock, Notes, run
 
 import natgrad as ng
-from natgrad_paper.checkpoint import Checkpoints
-from natgrad_paper.log import Writer
-from natgrad_paper.order.journal import Journal
-from natgrad_paper.stop import Stop
+from natgrad_paper.training import loop
+from natgrad_paper.training.checkpoint import Checkpoints
+from natgrad_paper.training.directory import Claimed
+from natgrad_paper.training.log import Writer
+from natgrad_paper.training.measures import Measures
+from natgrad_paper.training.stopping import Signals
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -116,9 +120,9 @@ def test_w10_elsewhere_a_run_goes_on_with_a_warning(saved):
 
 
 def test_w12_a_second_signal_ends_at_once():
-    with Stop() as stop:
+    with Signals() as signals:
         signal.raise_signal(signal.SIGINT)
-        assert stop.asked == signal.SIGINT
+        assert signals.asked == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -133,11 +137,10 @@ def test_w13_a_forged_checkpoint_is_believed(saved):
     assert bits(found.trained) == bits((params, state)) != bits(checkpoint(NEWER).trained)
 
 
-def test_w14_a_second_command_removes_what_the_first_is_writing(saved):
-    half = saved.checkpoints.directory / ".writing-000000013"
-    half.mkdir()
-    saved.checkpoints.save(checkpoint(14))
-    assert not half.exists()
+def test_w14_where_the_system_has_no_locks_nobody_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with Claimed(tmp_path), Claimed(tmp_path):
+        pass
 
 
 def damaged(path, place):
@@ -156,26 +159,34 @@ def test_w15_a_damaged_log_is_not_mended(tmp_path):
     assert not mark.fits(path)
 
 
-def test_w15_of_order_what_follows_the_damage_is_done_again(tmp_path):
-    path, told = tmp_path / "logs" / "ngd.0.jsonl", []
-    header = {
-        "experiment": "order", "preset": "", "seed": 0, "config": {}, "versions": {}, "cores": 1, "platform": "",
-        "method": {"name": "ngd", "label": "", "color": "", "order": 0}, "data": {"name": "", "sha256": ""},
-    }  # fmt: skip
+def test_w15_of_order_what_was_measured_after_the_damage_is_measured_again(tmp_path):
+    def measures(display=None):
+        return Measures(run(tmp_path, [SGD], resume=True, display=display), SGD, 0)
+
     names = ("first", "second", "third")
-    with Journal(path, header, False, told.append) as journal:
-        for name in names:
-            journal.write("training", name)
+    path, first = tmp_path / "logs" / "sgd.0.jsonl", measures()
+    for name in names:
+        first.write(name, variance=0.5)
     whole = path.read_bytes()
     damaged(path, whole.index(b'"second"'))
-    with Journal(path, header, True, told.append) as journal:
-        assert [journal.found("training", name) is not None for name in names] == [True, False, False]
-        for name in names[1:]:
-            journal.write("training", name)
-    assert len(told) == 1
-    assert f"{path}: line 3: expected a JSON record, found" in told[0]
+    display = Notes()
+    again = measures(display)
+    assert [again.get(name) is not None for name in names] == [True, False, False]
+    assert display.told == [f"{path}: damaged: what was measured from there on is measured again"]
+    for name in names[1:]:
+        again.write(name, variance=0.5)
     assert path.read_bytes() == whole
     damaged(path, 0)
-    with Journal(path, header, True, told.append) as journal:
-        assert journal.found("training", "first") is None
-    assert "line 1: expected" in told[1]
+    assert measures().get("first") is None
+
+
+def test_w16_a_short_pause_counts_as_training(monkeypatch):
+    """Shorter than five seconds, or than ten times the processor time of the call that it falls into."""
+    clock = Clock()
+    monkeypatch.setattr(loop, "time", clock)
+    for pause, work, seen in ((4.0, 0.0, 0.0), (6.0, 1.0, 0.0), (6.0, 0.1, 6.0)):
+        watch = loop.Stopwatch()
+        with watch:
+            clock.move(pause + work, work)
+        assert watch.woken() == pytest.approx(seen)
+        assert watch.seconds == pytest.approx(pause + work - seen)

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -115,8 +116,10 @@ class Checkpoints:
         return None
 
     def discard(self) -> None:
-        """Remove all: the training is finished."""
+        """Remove all: the training is finished. The folder of all trainings goes with the last."""
         shutil.rmtree(self.directory, ignore_errors=True)
+        with suppress(OSError):
+            self.directory.parent.rmdir()
 
     def _found(self) -> list[Path]:
         """Return the checkpoints, newest first."""

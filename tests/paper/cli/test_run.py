@@ -1,6 +1,7 @@
 """The command from end to end: what it leaves, what it refuses, and what it never touches."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -73,6 +74,14 @@ def test_a_report_is_a_pure_function_of_the_logs(directory, invoke):
         (directory / name).unlink()
     assert invoke("report", directory).exit_code == 0
     assert {name: (directory / name).read_bytes() for name in names} == before
+
+
+def test_a_report_that_cannot_be_written_is_one_line(directory, tmp_path, invoke):
+    shutil.copytree(directory / "logs", tmp_path / "logs")
+    (tmp_path / "report.html").mkdir()
+    assert line(invoke("report", tmp_path), 1) == f"{tmp_path}/report.html: Is a directory"
+    (tmp_path / "logs" / "sgd.0.jsonl").write_text("{}\n{}\n")
+    assert "sgd.0.jsonl: line 1: expected a header record" in line(invoke("report", tmp_path))
 
 
 def test_a_preset_names_its_methods_and_the_command_others(tmp_path, invoke):

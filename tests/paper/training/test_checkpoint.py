@@ -352,3 +352,5 @@ def test_all_are_discarded_and_nothing_else(checkpoints):
     checkpoints.discard()
     checkpoints.discard()
     assert [path.name for path in beside.parent.iterdir()] == ["ngd.1"]
+    replace(checkpoints, directory=beside).discard()
+    assert not beside.parent.exists()

@@ -4,23 +4,16 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
+from itertools import islice, pairwise
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from natgrad_paper.errors import UserError
-from natgrad_paper.training import log, loop, runner, stopping, surroundings
+from natgrad_paper.training import log, loop, stopping, surroundings
 from natgrad_paper.training.checkpoint import digest
-from natgrad_paper.training.directory import Claimed, clear, prepare_directory
 from natgrad_paper.training.log import Status
-from natgrad_paper.training.measures import Measures
 from natgrad_paper.training.problem import Budget, Until
 from natgrad_paper.training.runner import Training, in_turn, taking_turns
 from natgrad_paper.training.settings import build, changed, stated
@@ -109,41 +102,6 @@ def test_another_methods_settings_do_not_change_a_training(undisturbed, tmp_path
     assert notes.begun == ["SGD, seed 0"]
 
 
-def git(directory, *words):
-    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", str(directory), *who, *words], check=True, capture_output=True)
-
-
-def test_the_commit_and_whether_the_tree_was_clean(tmp_path):
-    """Asked where the package lies, which is not where the command is run."""
-    if shutil.which("git") is None:
-        pytest.skip("no git here")
-    source = Path(runner.__file__).parents[2]
-    copy = tmp_path / "project" / "src"
-    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
-    script = (
-        "import json; from natgrad_paper.training.surroundings import commit; print(json.dumps(commit()))"
-    )
-
-    def asked():
-        around = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-        words = [sys.executable, "-c", script]
-        result = subprocess.run(words, env=around, cwd="/", capture_output=True, text=True, check=True)
-        return json.loads(result.stdout)
-
-    git(copy.parent, "init", "-q")
-    assert asked() is None  # a repository that has not this file in it
-    git(copy.parent, "add", ".")
-    git(copy.parent, "commit", "-qm", "all")
-    (copy.parent / "notes").write_text("no source")
-    first = asked()
-    assert first["clean"] is True
-    assert len(first["id"]) == 40
-    changed = copy / "natgrad" / "damping.py"
-    changed.write_text(changed.read_text() + "\n")
-    assert asked() == {**first, "clean": False}
-
-
 @pytest.mark.parametrize(
     ("method", "title", "iteration"),
     [
@@ -193,6 +151,19 @@ def test_two_checkpoints_and_the_older_one_if_the_newer_is_damaged(undisturbed, 
     drive(run(tmp_path, [NGD], display=display, resume=True), in_turn)
     assert f"{newer}: checkpoint refused: sha256" in display.told[0]
     assert display.events[0] == ("NGD, seed 0", 8)
+    assert contents(tmp_path)["ngd.0.jsonl"] == contents(undisturbed)["ngd.0.jsonl"]
+
+
+def test_what_came_after_the_last_checkpoint_is_done_again(undisturbed, tmp_path):
+    """A process that vanishes within the first minute has none yet."""
+    killed = run(tmp_path, [NGD])
+    for event in islice(killed.events(Training(NGD, 0)), 12):
+        reached = event.position.iteration
+    assert reached == 11
+    assert not list(tmp_path.glob("checkpoints/*"))
+    display = Notes()
+    drive(run(tmp_path, [NGD], display=display, resume=True), in_turn)
+    assert display.events[0] == ("NGD, seed 0", 0)
     assert contents(tmp_path)["ngd.0.jsonl"] == contents(undisturbed)["ngd.0.jsonl"]
 
 
@@ -456,179 +427,6 @@ def test_tidying_takes_what_is_of_this_method_and_seed_alone(tmp_path):
     ]  # fmt: skip
     whole.tidy(SGD, 10)
     assert not (tmp_path / "outputs").exists()
-
-
-def measures(directory, resume=True, display=None, settings=None):
-    return Measures(run(directory, [SGD], resume=resume, display=display, settings=settings), SGD, 0)
-
-
-def test_measures_are_not_measured_again(tmp_path):
-    first = measures(tmp_path, resume=False)
-    first.picture(
-        {"record": "pictures", "what": "data", "title": "", "labels": [], "shape": [0] * 4, "images": ""}
-    )
-    first.write("one", variance=1.5)
-    assert first.get("one")["variance"] == 1.5
-    second = measures(tmp_path)
-    second.picture({"record": "pictures"})  # it is there
-    assert (second.get("one")["variance"], second.get("two"), second.finished) == (1.5, None, False)
-    second.write("two", variance=2.5)
-    second.finish()
-    second.finish()
-    third = measures(tmp_path)
-    assert third.finished
-    assert third.get("two")["variance"] == 2.5
-    (found,) = log.read_all(tmp_path)
-    assert [record["name"] for record in found.measures] == ["one", "two"]
-    assert (found.status, len(found.pictures)) == (Status.FINISHED, 1)
-    assert not measures(tmp_path, resume=False).finished
-    with pytest.raises(UserError, match="settings: expected those of the run to go on with, found others"):
-        measures(tmp_path, settings=settings(sgd={"rate": 0.7}))
-
-
-def test_measures_cut_short_or_damaged_are_taken_up_to_there(tmp_path):
-    first = measures(tmp_path, resume=False)
-    for name in ("one", "two", "three"):
-        first.write(name, variance=1.5)
-    first.finish()
-    path = tmp_path / "logs" / "sgd.0.jsonl"
-    whole = path.read_bytes()
-    for place in range(0, len(whole), 61):
-        path.write_bytes(whole[:place])
-        again = measures(tmp_path)
-        for name in ("one", "two", "three"):
-            if again.get(name) is None:
-                again.write(name, variance=1.5)
-        again.finish()
-        assert contents(tmp_path) == {"sgd.0.jsonl": _records(whole)}, place
-    path.write_bytes(whole.replace(b'"name": "two"', b'"name": two"'))
-    display = Notes()
-    again = measures(tmp_path, display=display)
-    assert [again.get(name) is not None for name in ("one", "two", "three")] == [True, False, False]
-    assert display.told == [f"{path}: damaged: what was measured from there on is measured again"]
-    path.write_bytes(b"\xff" + whole)
-    assert measures(tmp_path).get("one") is None
-
-
-def _records(raw):
-    return [log.without_times(json.loads(line)) for line in raw.splitlines()]
-
-
-ASKED = json.dumps(
-    {"experiment": "sums", "preset": "small", "methods": ["sgd"], "seeds": [0], "settings": {}}
-)
-FOREIGN = (
-    "main.py", "logs/mine.txt", "logs/train.log", "checkpoints/model.pt", "checkpoints/a/weights.bin",
-    "outputs/table.csv",
-)  # fmt: skip
-
-
-def foreign(directory):
-    for name in FOREIGN:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text("mine")
-
-
-def names(directory):
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if not path.is_dir())
-
-
-@pytest.mark.parametrize("mark", [None, "", "{}", '{"name": "somebody\'s run"}', "[]", "\x00"])
-def test_a_directory_that_is_no_run_loses_nothing(tmp_path, mark):
-    foreign(tmp_path)
-    (tmp_path / "logs" / "theirs.jsonl").write_text("{}")
-    if mark is not None:
-        (tmp_path / "run.json").write_text(mark)
-    before = names(tmp_path)
-    for overwrite, words in ((False, "expected an empty directory"), (True, "expected run.json")):
-        with pytest.raises(UserError, match=words):
-            prepare_directory(tmp_path, overwrite, "run.json")
-    assert names(tmp_path) == before
-
-
-def test_of_a_run_only_what_it_wrote_goes(tmp_path):
-    drive(run(tmp_path, [SGD]), in_turn)
-    (tmp_path / "run.json").write_text(ASKED)
-    foreign(tmp_path)
-    whole = run(tmp_path, [SGD])
-    checkpoint = tmp_path / "checkpoints" / "sgd.0" / f"000000004.{'0' * 64}.npz"
-    checkpoint.parent.mkdir(parents=True)
-    for path in (checkpoint, checkpoint.with_name(".writing-x"), whole._outputs(Training(SGD, 0))):
-        path.write_bytes(b"")
-    prepare_directory(tmp_path, True, "run.json")
-    clear(tmp_path)
-    assert names(tmp_path) == sorted([*FOREIGN, "run.json"])
-    assert not checkpoint.parent.exists()
-
-
-def test_folders_that_are_links_to_another_disk_are_emptied_too(tmp_path):
-    """Or the logs of the run before would join those of the next."""
-    out, disk = tmp_path / "run", tmp_path / "disk"
-    out.mkdir()
-    disk.mkdir()
-    (out / "logs").symlink_to(disk)
-    (out / "run.json").write_text(ASKED)
-    drive(run(out, [SGD]), in_turn)
-    assert names(disk) == ["sgd.0.jsonl"]
-    prepare_directory(out, True, "run.json")
-    clear(out)
-    assert names(disk) == []
-    assert (out / "logs").is_symlink()
-
-
-def test_what_cannot_be_a_directory_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="expected a directory, found a file"):
-        prepare_directory(tmp_path / "file", True, "run.json")
-    with pytest.raises(UserError, match="expected a directory that can be written, found: Not a directory"):
-        prepare_directory(tmp_path / "file" / "out", False, "run.json")
-    prepare_directory(tmp_path / "new" / "one", False, "run.json")
-    with Claimed(tmp_path / "new" / "one"):
-        pass
-    prepare_directory(tmp_path / "new" / "one", False, "run.json")  # a lock is nothing
-
-
-def test_a_directory_is_for_one_run_at_a_time(tmp_path):
-    script = (
-        "import sys, pathlib\nfrom natgrad_paper.training.directory import Claimed\n"
-        "with Claimed(pathlib.Path(sys.argv[1])): print('in', flush=True); sys.stdin.read()"
-    )
-    around = {**os.environ, "PYTHONPATH": str(Path(runner.__file__).parents[2])}
-    words = [sys.executable, "-c", script, str(tmp_path)]
-    with subprocess.Popen(
-        words, env=around, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout.readline() == "in\n"
-        with (
-            pytest.raises(UserError, match="expected a directory that no run uses, found one at work"),
-            Claimed(tmp_path),
-        ):
-            pass
-        other.kill()  # A lock goes with its process, however that ends.
-    with Claimed(tmp_path):
-        pass
-
-
-def test_a_lock_that_is_a_link_empties_nothing(tmp_path):
-    (tmp_path / "precious").write_text("words")
-    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
-    with Claimed(tmp_path):
-        pass
-    assert (tmp_path / "precious").read_text() == "words"
-
-
-def test_what_the_data_look_like_and_what_the_model_makes_of_them(tmp_path):
-    looks = problem(
-        sights={"raw": np.arange(8, dtype=np.uint8).reshape(1, 2, 2, 2)},
-        reconstruct=lambda params, inputs: jnp.zeros((len(inputs), 1, 3), jnp.float32),
-    )
-    drive(run(tmp_path, [SGD, NGD], (0, 1), problem=looks), in_turn)
-    logs = {(found.method, found.seed): found for found in log.read_all(tmp_path)}
-    assert [(each["what"], each["shape"]) for each in logs["sgd", 0].pictures] == [
-        ("data", [1, 2, 2, 2]), ("original", [1, 9, 1, 3]), ("reconstruction", [1, 9, 1, 3]),
-    ]  # fmt: skip
-    assert [each["what"] for each in logs["sgd", 1].pictures] == ["original", "reconstruction"]
-    assert [each["what"] for each in logs["ngd", 0].pictures] == ["original", "reconstruction"]
 
 
 def test_a_run_is_resumed_with_more_methods_and_seeds(undisturbed, tmp_path):
