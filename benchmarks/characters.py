@@ -8,16 +8,13 @@ it takes steps, since trainings of a seed share theirs as long as they fit into 
 
 import argparse
 import time
-from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from natgrad_paper import config, experiments
-from natgrad_paper.data import characters, glyphs
-from natgrad_paper.order.courses import Examples, Plain
-from natgrad_paper.order.learner import COMPETITORS, Learner
+from natgrad_paper import figures
+from natgrad_paper.figures.order.streams import Examples, Plain
+from natgrad_paper.training.settings import build, changed
 
 UPDATES = 5
 
@@ -28,21 +25,28 @@ def seconds(call):
     return time.perf_counter() - start
 
 
-def measure(settings, repeats):
+def measure(experiment, settings, repeats):
     """Return seconds for a batch and for a step."""
-    # A few updates tell as much as a whole block.
-    stream = replace(settings.stream, segment=UPDATES, block=UPDATES)
-    settings = replace(settings, stream=stream)
-    source = characters.source(glyphs.embedded())
-    learner = Learner(next(each for each in COMPETITORS if each.name == "ngd"), settings)
-    inputs, labels = Examples(settings, source, 0).block(Plain(), 0)
-    trained, rate = learner.start(0), jnp.float32(settings.ngd.rate)
-    jax.block_until_ready(learner.advance(trained, inputs, labels, rate))
+    problem = experiment.prepare(settings, None)
+    method = next(each for each in experiment.methods if each.name == "ngd")
+    optimizer = method.build(problem, method.own(settings))
+
+    @jax.jit
+    def advance(params, state, block):
+        def step(carry, batch):
+            return optimizer.step(*carry, batch)[:2], None
+
+        return jax.lax.scan(step, (params, state), block)[0]
+
+    params = problem.init(0)
+    block = Plain(Examples(settings, problem.glyphs, 0)).block(0, UPDATES)
+    jax.block_until_ready(advance(params, optimizer.init(params), block))
     making, stepping = [], []
     for number in range(1, repeats + 1):
-        making.append(seconds(lambda n=number: Examples(settings, source, 0).block(Plain(), n)))
-        stepping.append(seconds(lambda: learner.advance(trained, inputs, labels, rate)))
-    return np.min(making) / stream.block, np.min(stepping) / stream.block
+        fresh = Plain(Examples(settings, problem.glyphs, 0))
+        making.append(seconds(lambda n=number, fresh=fresh: fresh.block(n * UPDATES, UPDATES)))
+        stepping.append(seconds(lambda: advance(params, optimizer.init(params), block)))
+    return np.min(making) / UPDATES, np.min(stepping) / UPDATES
 
 
 def main():
@@ -50,12 +54,15 @@ def main():
     parser.add_argument("--presets", nargs="+", default=["small", "medium", "paper"])
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    experiment = experiments.load("order")
+    experiment = figures.load("order")
+    # A few updates tell as much as a whole block.
+    short = {"stream": {"segment": UPDATES, "block": UPDATES}}
     print("| preset | batch | ms to make it | images/s | ms of an NGD step | making / step |", flush=True)
     print("|---|---|---|---|---|---|")
     for name in arguments.presets:
-        settings = config.load(experiment.config, experiment.presets()[name])
-        making, stepping = measure(settings, arguments.repeats)
+        preset = experiment.presets()[name]
+        settings = build(experiment.settings, changed(experiment.settings, preset.changes, short), preset.where)
+        making, stepping = measure(experiment, settings, arguments.repeats)
         batch = settings.stream.batch
         print(
             f"| {name} | {batch} | {1000 * making:.1f} | {batch / making:,.0f} | {1000 * stepping:.1f} "

@@ -1,91 +1,37 @@
 """One training in many processes, each killed: what it should have been, and whether it was."""
 
 import os
-import select
 import signal
-import subprocess
-import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from nursery import Nursery, nursery
 
-from natgrad_paper import log
+from natgrad_paper.training import log
 
+SOURCE = Path(log.__file__).parents[2]
 VICTIM = Path(__file__).with_name("victim.py")
 ITERATIONS = 400
 NEVER, ALWAYS = 1e9, 0
-PATIENCE = 600
-"""Seconds: a process that does not get further in that time is stuck."""
 
 
 def environment(tmp_path):
     """Return surroundings in which only the first process compiles."""
     return {
-        **os.environ,
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        **os.environ,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "PYTHONPATH": str(SOURCE),
     }
 
 
-class Nursery:
-    """Starts one process after another, each forked from one that has imported everything and begun nothing."""
-
-    def __init__(self, around):
-        self._parent = subprocess.Popen(
-            [sys.executable, VICTIM],
-            env=around,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-
-    def start(self, *words):
-        print(*words, file=self._parent.stdin, flush=True)
-        self._process, self.ended = int(self._line()), None
-
-    def alive(self):
-        if self.ended is None and select.select([self._parent.stdout], [], [], 0)[0]:
-            self.ended = int(self._line())
-        return self.ended is None
-
-    def kill(self):
-        """Kill the process with the signal it cannot see, if it still lives; return how it ended."""
-        if self.alive():
-            os.kill(self._process, signal.SIGKILL)
-        return self.wait(lambda: False)
-
-    def wait(self, happens):
-        """Wait until something happens, or the process ends; return how it ended, or None."""
-        deadline = time.monotonic() + PATIENCE
-        while self.alive() and not happens():
-            assert time.monotonic() < deadline, "stuck"
-            time.sleep(0.004)
-        return self.ended
-
-    def _line(self):
-        line = self._parent.stdout.readline()
-        assert line, "the parent of all is gone"
-        return line
-
-    def close(self):
-        self._parent.kill()
-        self._parent.communicate()
-
-
-@contextmanager
-def nursery(around):
-    found = Nursery(around)
-    try:
-        yield found
-    finally:
-        if getattr(found, "_process", None) and found.alive():
-            found.kill()
-        found.close()
+def victims(tmp_path):
+    """Return where processes to be killed come from."""
+    return nursery(VICTIM, environment(tmp_path))
 
 
 @dataclass
@@ -94,7 +40,7 @@ class Chain:
 
     directory: Path
     method: str
-    nursery: Nursery
+    processes: Nursery
     rng: np.random.Generator
     reference: dict = field(default_factory=dict)
     """The hash at each iteration of the run nobody killed."""
@@ -108,18 +54,17 @@ class Chain:
     """What the process before left half written, which stays until the next write."""
 
     def start(self, every, directory=None):
-        self.nursery.start(directory or self.directory, self.method, ITERATIONS, every)
+        return self.processes.start(directory or self.directory, self.method, ITERATIONS, every)
 
     def finish(self, directory=None):
         """Let a process run to its end, which must be a good one."""
-        self.start(NEVER, directory)
-        assert self.nursery.wait(lambda: False) == 0
+        assert self.start(NEVER, directory).wait() == 0
 
     def undisturbed(self, directory):
         self.finish(directory)
         self.reference = {iteration: digest for _, iteration, digest in trace(directory)}
         assert sorted(self.reference) == list(range(ITERATIONS + 1))
-        return log.times_aside(only_log(directory))
+        return records(directory)
 
     def half_written(self):
         found = {}
@@ -135,20 +80,21 @@ class Chain:
     def kill_once(self, in_a_write):
         """Kill a process: during a write, or at any moment from its first breath on; return whether it lived."""
         seen, began, self.left = len(trace(self.directory)), time.monotonic(), self.half_written()
-        self.start(ALWAYS)
+        process = self.start(ALWAYS)
         if in_a_write:
-            self.nursery.wait(lambda: len(trace(self.directory)) > seen)
+            process.wait(lambda: len(trace(self.directory)) > seen)
             self.startup = time.monotonic() - began
             steps = seen + int(self.rng.integers(1, 4))
-            self.nursery.wait(lambda: len(trace(self.directory)) >= steps)
-            self.nursery.wait(self.writing)
-            time.sleep(self.rng.uniform(0, 0.1))
+            process.wait(lambda: len(trace(self.directory)) >= steps)
+            while process.poll() is None and not self.writing():
+                pass  # A write takes a few milliseconds.
+            time.sleep(self.rng.uniform(0, 0.003))
         else:
-            self.nursery.wait(lambda: (self.directory / "run.json").exists())
-            moment = time.monotonic() + self.rng.uniform(0, self.startup + 1)
-            self.nursery.wait(lambda: time.monotonic() > moment)
-        if self.nursery.kill() != -signal.SIGKILL:
-            assert self.nursery.ended == 0
+            process.wait(lambda: (self.directory / "run.json").exists())
+            moment = time.monotonic() + self.rng.uniform(0, self.startup + 0.5)
+            process.wait(lambda: time.monotonic() > moment)
+        if process.kill() != -signal.SIGKILL:
+            assert process.returncode == 0
             return False
         self.kills += 1
         self.in_a_write += self.writing()
@@ -189,3 +135,10 @@ def trace(directory):
 def only_log(directory):
     (path,) = (directory / "logs").iterdir()
     return log.read(path)
+
+
+def records(directory):
+    """Return what two runs of a seed share: the records of the only log, without times and resumptions."""
+    (path,) = (directory / "logs").iterdir()
+    found = [log.record_in(line) for line in path.read_text().splitlines()]
+    return [log.without_times(record) for record in found if record["record"] != "resumed"]

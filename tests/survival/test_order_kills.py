@@ -1,4 +1,4 @@
-"""Figure 2 killed at random instants: at the end, and at every kill, its logs are those of a run nobody killed."""
+"""Figure 2 killed at random instants: at the end its logs are, byte by byte, those of a run nobody killed."""
 
 import os
 import signal
@@ -6,14 +6,19 @@ import time
 
 import numpy as np
 import pytest
-from chain import ALWAYS, NEVER, environment, nursery
+from chain import ALWAYS, NEVER, victims
 
 KILLS = int(os.environ.get("NATGRAD_ORDER_KILLS", "40"))
 """In the long test."""
 
 
 def logs(directory):
-    return {path.name: path.read_bytes() for path in directory.glob("logs/*")}
+    """Return the logs, without the lines that say where a training went on."""
+    found = {}
+    for path in directory.glob("logs/*"):
+        lines = path.read_bytes().splitlines(keepends=True)
+        found[path.name] = b"".join(line for line in lines if b'"record": "resumed"' not in line)
+    return found
 
 
 def length(directory):
@@ -21,32 +26,31 @@ def length(directory):
 
 
 def writing(directory):
-    return any(directory.glob("checkpoints/*/*/.writing-*"))
+    return any(directory.glob("checkpoints/*/.writing-*"))
 
 
 def killed_again_and_again(tmp_path, kills, every):
     """Kill processes along the whole protocol, in turn while a checkpoint is written and at any moment."""
     killed, rng = tmp_path / "killed", np.random.default_rng(kills)
     in_a_write = 0
-    with nursery(environment(tmp_path)) as processes:
-        processes.start(tmp_path / "undisturbed", "order", NEVER)
-        assert processes.wait(lambda: False) == 0
+    with victims(tmp_path) as processes:
+        assert processes.start(tmp_path / "undisturbed", "order", NEVER).wait() == 0
         wanted = logs(tmp_path / "undisturbed")
         whole = length(tmp_path / "undisturbed")
         for number in range(kills):
             # The first comes with the first byte; the others when the logs have grown to a place of their own.
             place = max(1, whole * number // kills)
-            processes.start(killed, "order", every)
-            processes.wait(lambda place=place: length(killed) >= place)
-            if number % 2:
-                processes.wait(lambda: writing(killed))
-            time.sleep(rng.uniform(0, 0.02 if number % 2 else 0.2) * (number > 0))
-            assert processes.kill() == -signal.SIGKILL, "it came to its end before the kills did"
+            process = processes.start(killed, "order", every)
+            process.wait(lambda place=place: length(killed) >= place)
+            if number % 2 and not every:
+                while process.poll() is None and not writing(killed):
+                    pass
+            time.sleep(rng.uniform(0, 0.002 if number % 2 else 0.2) * (number > 0))
+            assert process.kill() == -signal.SIGKILL, "it came to its end before the kills did"
             in_a_write += writing(killed)
             for name, found in logs(killed).items():
                 assert wanted[name].startswith(found), (number, name)
-        processes.start(killed, "order", NEVER)
-        assert processes.wait(lambda: False) == 0
+        assert processes.start(killed, "order", NEVER).wait() == 0
     assert logs(killed) == wanted
     assert not (killed / "checkpoints").exists()
     assert not (killed / "outputs").exists()

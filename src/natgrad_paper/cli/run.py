@@ -83,7 +83,8 @@ def run(
         from natgrad_paper.cli import progress
         from natgrad_paper.cli.report import show
         from natgrad_paper.training import cache, request
-        from natgrad_paper.training.runner import Claimed, Run, clear, judged, prepare_directory
+        from natgrad_paper.training.directory import Claimed, clear, prepare_directory
+        from natgrad_paper.training.runner import Run, judged
         from natgrad_paper.training.settings import build
         from natgrad_paper.training.source import fits
 
@@ -120,7 +121,7 @@ def run(
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
         competitors = tuple(by_name[name] for name in asked.methods)
         for method in competitors:
-            fits(judged(problem, used), method, method.own(used), "--set" if change else where)
+            fits(judged(problem, used), method, method.own(used), where + " and --set" * bool(change))
         if not resume:
             prepare_directory(directory, overwrite, request.NAME)
         with Claimed(directory):

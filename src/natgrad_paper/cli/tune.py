@@ -18,7 +18,7 @@ def tune(
     experiment: Name,
     method: Annotated[str, typer.Argument(help="The method to tune.")],
     grid: Annotated[
-        list[str], typer.Option(metavar="FIELD=A,B,…", help="The values to try for a field. Repeatable.")
+        list[str], typer.Option(metavar="FIELD=A,B,...", help="The values to try for a field. Repeatable.")
     ],
     preset_name: Annotated[
         str, typer.Option("--preset", help="smoke, small, medium or paper; or a TOML file.")

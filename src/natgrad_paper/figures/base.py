@@ -53,9 +53,8 @@ def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section
     for method in methods:
         if method.settings is not None:
             sections.setdefault(method.section or method.name, (method.settings, method.settings()))
-    return create_model(
-        own.__name__, __base__=own, __module__=own.__module__, __doc__=own.__doc__, **sections
-    )
+    # Without `__module__`: pydantic would look for docstrings in whatever line of that module calls this.
+    return create_model(own.__name__, __base__=own, __doc__=own.__doc__, **sections)
 
 
 def papers_settings(

@@ -68,7 +68,7 @@ def nesterov(problem: Problem, rate: float, momentum: float) -> FirstOrder:
     """Return Nesterov momentum on the schedule of Sutskever et al. (2013): 1/2, 3/4, 5/6, … up to `momentum`."""
 
     def schedule(step: Array) -> Array:
-        return jnp.minimum(1 - 0.5 / (step // EPOCH + 1), momentum)
+        return jnp.minimum(1 - 0.5 / (step // EPOCH + 1).astype(jnp.float32), momentum)
 
     descent = optax.inject_hyperparams(optax.sgd, static_args=("nesterov",))
     rule = descent(learning_rate=rate, momentum=schedule, nesterov=True)

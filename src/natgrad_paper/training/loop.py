@@ -36,7 +36,7 @@ STEP_FIELDS = (
 SOLVER_FIELDS = ("iterations", "residual")
 RATIO = math.log(1.05)
 GAP = 5.0
-"""Seconds without CPU time, in one call, from which on the process is taken to have slept."""
+"""Seconds without CPU time, at a stretch, from which on the process is taken to have slept."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,12 @@ class Trainer:
             count = min(self.steps, look - iteration, source.same(iteration))
             gauged = self.gauge is not None and on_grid(iteration + 1)
             before = jax.tree.map(jnp.array, params) if gauged else None
-            with clocks.training as clock:
+            with clocks.training:
                 block = self._block(source, iteration)
             advance = self._loop(optimizer, params, state, source, block, clocks)
-            with clocks.training as clock:
+            with clocks.training:
                 done = advance(optimizer, params, state, source.data, block, count)
                 params, state, info = jax.block_until_ready(done)
-            gap = clock.slept()
             steps = _rows(jax.device_get(info), count)
             if gauged:
                 steps = ({**steps[0], **self._measured(before, params, source, block, clocks)},)
@@ -190,6 +189,7 @@ class Trainer:
             streaks, given_up = follow(streaks, steps, highest)
 
             spent = budget.spent(iteration, clocks.training.seconds)
+            gap = clocks.training.woken()
             ended = (Status.GAVE_UP, given_up) if given_up else None
             if ended is None and spent >= budget.limit:
                 ended = Status.FINISHED, "used its budget"
@@ -313,27 +313,29 @@ class Trainer:
 
 
 class Stopwatch:
-    """Adds up the seconds spent inside its `with` blocks: by the clock, and of the processor."""
+    """Adds up the seconds spent inside its `with` blocks: by the clock, and of the processor.
+
+    What the process slept meanwhile does not count. (Where another device computes, a process that waits is at work.)
+    """
 
     def __init__(self, seconds: float = 0.0, cpu: float = 0.0) -> None:
-        self.seconds, self.cpu = seconds, cpu
+        self.seconds, self.cpu, self._slept = seconds, cpu, 0.0
 
     def __enter__(self) -> "Stopwatch":
         self._start = time.perf_counter(), time.process_time()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._last = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
-        self.seconds += self._last[0]
-        self.cpu += self._last[1]
+        wall, cpu = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
+        asleep = wall - cpu >= max(GAP, 10 * cpu) and jax.default_backend() == "cpu"
+        self.seconds += cpu if asleep else wall
+        self.cpu += cpu
+        self._slept += (wall - cpu) * asleep
 
-    def slept(self) -> float:
-        """Return the seconds of the last block in which the process slept, and take them off the clock."""
-        wall, cpu = self._last
-        if wall - cpu < max(GAP, 10 * cpu):
-            return 0.0
-        self.seconds -= wall - cpu
-        return wall - cpu
+    def woken(self) -> float:
+        """Return the seconds for which the process slept since this was last asked."""
+        slept, self._slept = self._slept, 0.0
+        return slept
 
 
 @dataclass(frozen=True)

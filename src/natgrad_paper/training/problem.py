@@ -64,6 +64,8 @@ class Problem:
     """The training error of the best answer that is the same for all cases, by its name in `errors`; for claims."""
     sights: dict[str, np.ndarray] | None = None
     """What the data look like, by the name of the stage: bytes, (lines, columns, height, width); for the report."""
+    lines: tuple[str, ...] = ()
+    """What the lines of those pictures are."""
 
     def validated(self) -> "Problem":
         """Return the problem with validation cases: its own, or else its last training cases, which it then lacks."""

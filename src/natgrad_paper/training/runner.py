@@ -1,47 +1,30 @@
 """Running an experiment: named trainings, each with its own log and checkpoints, in the order that it says."""
 
-import base64
 import datetime
 import hashlib
-import importlib.metadata
 import io
 import os
-import platform
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-import natgrad
 from natgrad_paper.errors import UserError
 from natgrad_paper.training.checkpoint import Checkpoint, Checkpoints, digest
-from natgrad_paper.training.log import Mark, RunLog, Status, Writer, plain, read, record_in
+from natgrad_paper.training.log import Mark, RunLog, Status, Writer, plain, read
 from natgrad_paper.training.loop import Event, Position, Trainer, kept
+from natgrad_paper.training.pictures import data_pictures, reconstructions
 from natgrad_paper.training.problem import Budget, Method, Optimizer, Problem, Tree, Until
 from natgrad_paper.training.settings import stated
 from natgrad_paper.training.source import Placed, Source
 from natgrad_paper.training.stopping import Signals, Stopped, damping_rule
-
-SAMPLES = 12
-"""Cases whose reconstructions are kept."""
-WRITTEN = (
-    "logs/*.jsonl",
-    "logs/*.jsonl.gz",
-    "outputs/*.npy",
-    "checkpoints/*/[0-9]*.npz",
-    "checkpoints/*/.writing-*",
-)
-"""The files that a run writes."""
-PACKAGES = ("jax", "jaxlib", "numpy", "optax")
+from natgrad_paper.training.surroundings import commit, surroundings
 
 
 class Display(Protocol):
@@ -256,7 +239,7 @@ class Run:
             "settings": {name: value for name, value in stated(self.settings).items() if name not in others},
             "damping": None if rule is None else {"reduction": rule.reduction, "bounds": list(rule.bounds)},
             "plateau": self._problem.plateau,
-            **_surroundings(),
+            **surroundings(),
             "commit": commit(),
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
@@ -314,69 +297,6 @@ class Run:
         aside.write_bytes(stream.getvalue())
         os.replace(aside, path)
         return hashlib.sha256(stream.getvalue()).hexdigest()
-
-
-class Measures:
-    """A log of numbers that belong to several trainings of a method and a seed; what it holds is not measured again."""
-
-    def __init__(self, run: Run, method: Method, seed: int) -> None:
-        self._training = Training(method, seed)
-        self._path = run._log(self._training)
-        self._header = run.header(self._training)
-        self._found: dict[str, dict[str, Any]] = {}
-        self.finished = False
-        """Whether nothing is missing."""
-        self._size: int | None = None
-        if run.resume and self._path.exists():
-            self._read(run)
-
-    def _read(self, run: Run) -> None:
-        """Take what an earlier run wrote, up to the first line that is damaged or cut short."""
-        good = 0
-        for line in self._path.read_bytes().split(b"\n")[:-1]:
-            record = record_in(line.decode("utf-8", errors="replace"))
-            if record is None:
-                run.display.tell(f"{self._path}: damaged: what was measured from there on is measured again")
-                break
-            if not good:
-                if digest(record.get("settings")) != digest(plain(self._header["settings"])):
-                    raise UserError(
-                        f"{self._path}: settings: expected those of the run to go on with, found others"
-                    )
-            elif record.get("record") == "end":
-                self.finished = record.get("status") == Status.FINISHED
-                break
-            elif record.get("record") == "measure":
-                self._found[str(record.get("name"))] = record
-            good += len(line) + 1
-        self._size = good or None
-
-    def get(self, name: str) -> dict[str, Any] | None:
-        """Return numbers that were measured before."""
-        return self._found.get(name)
-
-    def write(self, name: str, **numbers: Any) -> dict[str, Any]:
-        """Append numbers, and return them with their name."""
-        record = {"record": "measure", "name": name, **numbers}
-        self._append(record)
-        self._found[name] = record
-        return record
-
-    def picture(self, record: dict[str, Any]) -> None:
-        """Append what the data look like, unless it is there."""
-        if self._size is None:
-            self._append(record)
-
-    def finish(self) -> None:
-        """Say that nothing is missing."""
-        if not self.finished:
-            self._append({"record": "end", "status": Status.FINISHED, "reason": "all trainings are done"})
-            self.finished = True
-
-    def _append(self, record: dict[str, Any]) -> None:
-        with Writer(self._path, self._header, self._size) as log:
-            log.write(record)
-            self._size = log.mark.size
 
 
 def judged(problem: Problem, settings: Any) -> Problem:
@@ -443,145 +363,3 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def failures(logs: Sequence[RunLog]) -> list[str]:
     """Return a line for each training that ended before its time."""
     return [f"{log.header['method']['label']}, seed {log.seed}: {log.reason}" for log in logs if not log.done]
-
-
-def data_pictures(problem: Problem) -> Iterator[dict[str, Any]]:
-    """Yield what the data look like, as records for a log."""
-    for stage, images in (problem.sights or {}).items():
-        yield pictures("data", stage, images)
-
-
-def reconstructions(problem: Problem, params: Tree) -> Iterator[dict[str, Any]]:
-    """Yield some cases and what the model makes of them, as records for a log."""
-    cases = problem.test or problem.train
-    if problem.reconstruct is None or cases is None:
-        return
-    inputs = cases[0][:SAMPLES]
-    made = np.asarray(problem.reconstruct(params, jnp.asarray(inputs)))
-    yield pictures("original", "original", _levels(inputs.reshape(1, *made.shape)))
-    yield pictures("reconstruction", "reconstruction", _levels(made[None]))
-
-
-def pictures(what: str, title: str, images: np.ndarray, labels: Sequence[str] = ()) -> dict[str, Any]:
-    """Return images, bytes of shape (lines, columns, height, width), as a record for a log."""
-    packed = base64.b64encode(np.ascontiguousarray(images).tobytes()).decode("ascii")
-    shape = {"shape": list(images.shape), "images": packed}
-    return {"record": "pictures", "what": what, "title": title, "labels": list(labels), **shape}
-
-
-def _levels(images: np.ndarray) -> np.ndarray:
-    """Return images in [0, 1] as bytes."""
-    return np.round(255 * np.clip(np.nan_to_num(images), 0, 1)).astype(np.uint8)
-
-
-def cores() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _surroundings() -> dict[str, Any]:
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {
-        "versions": {"natgrad": natgrad.__version__, **versions, "python": platform.python_version()},
-        "cores": cores(),
-        "platform": f"{platform.system()} {platform.machine()} {jax.default_backend()}",
-    }
-
-
-@cache
-def commit() -> dict[str, Any] | None:
-    """Return the commit of the source and whether it was changed since; None where there is no repository."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(here), *words], capture_output=True, text=True, check=True
-        ).stdout
-
-    try:
-        top = Path(git("rev-parse", "--show-toplevel").strip())
-        if not here.is_relative_to(top) or not git("ls-files", str(here)).strip():
-            return None
-        return {
-            "id": git("rev-parse", "HEAD").strip(),
-            "clean": not git("status", "--porcelain", "--", ":/src").strip(),
-        }
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-class Claimed:
-    """A directory that one run has for itself, by a lock that goes with the process."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / ".lock"
-
-    def __enter__(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # Where there is no such lock, nobody is refused.
-            return
-        self._stream = self._path.open("a")  # Not "w": it may be a link to something that is not empty.
-        try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._stream.close()
-            raise UserError(
-                f"{self._path.parent}: expected a directory that no run uses, found one at work"
-            ) from None
-
-    def __exit__(self, *exception: object) -> None:
-        if hasattr(self, "_stream"):
-            self._stream.close()
-
-
-def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
-    """Create the output directory; one that holds something is refused, unless it is an earlier run that may go.
-
-    Args:
-        directory: Which one.
-        overwrite: Whether an earlier run may go.
-        mark: The file by which a run is known.
-    """
-    if directory.exists() and not directory.is_dir():
-        raise UserError(f"{directory}: expected a directory, found a file")
-    if directory.is_dir() and any(path.name != ".lock" for path in directory.iterdir()):
-        if not overwrite:
-            raise UserError(
-                f"{directory}: expected an empty directory, found files; choose another or add --overwrite"
-            )
-        if not _is_run(directory / mark):
-            raise UserError(
-                f"{directory}: expected {mark}, by which a run is known, found none: nothing was removed"
-            )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        os.utime(directory)  # Refused where nothing can be written: better now than after compiling.
-    except OSError as problem:
-        raise UserError(
-            f"{directory}: expected a directory that can be written, found: {problem.strerror}"
-        ) from None
-
-
-def _is_run(path: Path) -> bool:
-    """Tell whether a file is what a run was asked to do, and not that of another program."""
-    try:
-        found = record_in(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
-    except OSError:
-        return False
-    return found is not None and {"experiment", "preset", "methods", "seeds"} <= found.keys()
-
-
-def clear(directory: Path) -> None:
-    """Remove what a run wrote into its directory, and nothing else; folders go that are empty then.
-
-    A folder may be a link, to another disk: what is in it goes all the same.
-    """
-    for pattern in WRITTEN:
-        for path in directory.glob(pattern):
-            if not path.is_dir():
-                path.unlink()
-    folders = ("logs", "outputs", "checkpoints")
-    for path in (*directory.glob("checkpoints/*"), *(directory / name for name in folders)):
-        with suppress(OSError):  # It is not empty, or a link.
-            path.rmdir()

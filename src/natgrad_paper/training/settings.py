@@ -122,6 +122,10 @@ def _preset(
         raise FieldError(where, name, "a table of fields", table)
     said = build(_Said, {key: table[key] for key in _Said.model_fields if key in table}, where)
     changes = {key: value for key, value in table.items() if key not in _Said.model_fields}
+    known_fields = [*_Said.model_fields, *kind.model_fields] if kind is not None else [*changes]
+    for key in changes:
+        if key not in known_fields:
+            raise FieldError(where, key, nearest(key, known_fields), "an unknown field")
     methods = said.methods or ()
     if said.extends:
         base = _preset(tables, said.extends, where, kind, known, (*seen, name))

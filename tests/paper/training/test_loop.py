@@ -260,6 +260,22 @@ def test_a_sleep_is_named_and_taken_off_the_clock(monkeypatch):
     assert last.cpu_seconds == 8 * 1.5
 
 
+def test_a_sleep_while_cases_are_drawn_is_one_too(monkeypatch):
+    clock = Clock()
+    made = Made(optimizer=Sleeping(clock, 0.0, 0.0), on_host=True)
+    block = made.trainer._block
+
+    def drowsy(source, first):
+        clock.move(50.0 * (first == 4), 0.0)
+        return block(source, first)
+
+    monkeypatch.setattr(made.trainer, "_block", drowsy)
+    monkeypatch.setattr(loop, "time", clock)
+    seen = list(made.run(Budget(seconds=8.0, evaluations=1)))
+    assert [(event.position.iteration, event.gap) for event in seen if event.gap] == [(5, 50.0)]
+    assert (seen[-1].position.iteration, seen[-1].position.training_seconds) == (8, 8.0)
+
+
 def test_a_slow_machine_is_no_sleep(monkeypatch):
     """Others have the processor most of the time: that is what the clock is for."""
     clock = Clock()

@@ -16,19 +16,13 @@ import numpy as np
 import pytest
 
 from natgrad_paper.errors import UserError
-from natgrad_paper.training import log, loop, runner, stopping
+from natgrad_paper.training import log, loop, runner, stopping, surroundings
 from natgrad_paper.training.checkpoint import digest
+from natgrad_paper.training.directory import Claimed, clear, prepare_directory
 from natgrad_paper.training.log import Status
+from natgrad_paper.training.measures import Measures
 from natgrad_paper.training.problem import Budget, Until
-from natgrad_paper.training.runner import (
-    Claimed,
-    Measures,
-    Training,
-    clear,
-    in_turn,
-    prepare_directory,
-    taking_turns,
-)
+from natgrad_paper.training.runner import Training, in_turn, taking_turns
 from natgrad_paper.training.settings import build, changed, stated
 from natgrad_paper.training.stopping import Stopped
 from training.tiny import (
@@ -99,7 +93,7 @@ def test_headers_say_what_was_run_and_only_the_methods_own_settings(undisturbed)
         assert header["data"]["sha256"] == "5" * 64
         assert header["cores"] >= 1
         assert (header["damping"] is None) == (found.method in ("sgd", "growing"))
-        assert header["commit"] == runner.commit()
+        assert header["commit"] == surroundings.commit()
 
 
 def test_another_methods_settings_do_not_change_a_training(undisturbed, tmp_path):
@@ -127,7 +121,9 @@ def test_the_commit_and_whether_the_tree_was_clean(tmp_path):
     source = Path(runner.__file__).parents[2]
     copy = tmp_path / "project" / "src"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
-    script = "import json; from natgrad_paper.training.runner import commit; print(json.dumps(commit()))"
+    script = (
+        "import json; from natgrad_paper.training.surroundings import commit; print(json.dumps(commit()))"
+    )
 
     def asked():
         around = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -594,7 +590,7 @@ def test_what_cannot_be_a_directory_is_refused(tmp_path):
 
 def test_a_directory_is_for_one_run_at_a_time(tmp_path):
     script = (
-        "import sys, pathlib\nfrom natgrad_paper.training.runner import Claimed\n"
+        "import sys, pathlib\nfrom natgrad_paper.training.directory import Claimed\n"
         "with Claimed(pathlib.Path(sys.argv[1])): print('in', flush=True); sys.stdin.read()"
     )
     around = {**os.environ, "PYTHONPATH": str(Path(runner.__file__).parents[2])}

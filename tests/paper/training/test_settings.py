@@ -204,6 +204,8 @@ def test_a_users_file_extends_known_presets(file, tmp_path):
         ("[a]\nmethods = []", "methods: expected a list of at least 1, found []"),
         ('[a]\nmethods = "sgd"', "methods: expected a list, found sgd"),
         ("[a]\nmethods = [3]", "methods.0: expected a text, found 3"),
+        ('[a]\nmethod = ["sgd"]', "method: expected 'methods', found an unknown field"),
+        ("[a]\nsdg = { rate = 3 }", "sdg: expected 'sgd', found an unknown field"),
         ("[a]\nabout = []", "about: expected a text, found []"),
     ],
 )

@@ -58,7 +58,7 @@ EXPERIMENT = Experiment(
             "ngd.damping",
         ),
         departures=(
-            "Without --source the characters come from handwriting fonts: the paper’s NISTP data are not distributed.",
+            "Without --data the characters come from handwriting fonts: the paper’s NISTP data are not distributed.",
             "Hidden units are tanh and initial weights Glorot and Bengio’s: the paper does not say.",
             "The method that learns more is slowed down until both have the same validation error, seed by seed.",
         ),
@@ -71,5 +71,4 @@ EXPERIMENT = Experiment(
     drive=drive,
     whole=True,
     cost=cost,
-    option="--source",
 )

@@ -135,12 +135,14 @@ def controls(runs: Runs) -> Part:
                 table = pd.DataFrame(
                     [{each["iteration"]: ERROR.of(each) for each in log.evaluations} for log in logs]
                 )
-                right.plot(table.columns, table.mean(), color=color, ls=dashes, label=f"{label}, {words}")
+                if logs:
+                    right.plot(table.columns, table.mean(), color=color, ls=dashes, label=f"{label}, {words}")
         left.set(xscale="log", yscale="log", xlabel="rate, as a part of the matched one", ylabel=VARIANCE)
         right.set(xlabel="updates", ylabel="validation error on the equal mix, %")
         for axes in (left, right):
-            axes.legend()
             dress(axes)
+            if axes.lines:
+                axes.legend()
     caption = (
         "Left: variance of the outputs with one segment replaced, against the rate; one line per method and seed. "
         "Where outputs depend on examples linearly, it falls with the square of the rate. Right: validation error on "

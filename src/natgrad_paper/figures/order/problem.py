@@ -123,7 +123,7 @@ def prepare(settings: Any, path: Path | None) -> Characters:
     model = Classifier((settings.stream.side**2, settings.model.hidden, glyphs.CLASSES))
 
     def errors(params: Layers, inputs: Array, labels: Array) -> dict[str, Array]:
-        wrong = jnp.argmax(model(params, inputs), axis=-1) != labels
+        wrong = jnp.argmax(model(params, inputs), axis=-1).astype(labels.dtype) != labels
         return {"misclassified": wrong.astype(jnp.float32)}
 
     source = characters.source(found)

@@ -23,9 +23,11 @@ from natgrad_paper.figures.order.matching import Trial
 from natgrad_paper.figures.order.problem import Characters
 from natgrad_paper.figures.order.streams import STREAM, Drifting, Examples, Plain, Replaced
 from natgrad_paper.training.loop import Event
+from natgrad_paper.training.measures import Measures
 from natgrad_paper.training.models import Classifier, Layers
+from natgrad_paper.training.pictures import pictures
 from natgrad_paper.training.problem import Method, Until
-from natgrad_paper.training.runner import Measures, Run, Training, pictures
+from natgrad_paper.training.runner import Run, Training
 
 UNPERTURBED, FORWARDS, BACKWARDS = "unperturbed", "drift-forwards", "drift-backwards"
 STAGES = ("glyph", "slant", "thickness", "affine", "elastic", "pinch")

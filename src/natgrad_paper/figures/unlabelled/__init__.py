@@ -7,7 +7,7 @@ others of the training set, or on faces whose expression nobody wrote down, whic
 from pathlib import Path
 
 from natgrad_paper.figures.base import Experiment, papers_settings, settings_with
-from natgrad_paper.figures.unlabelled.claims import CLAIMS, GROUPS, VIEW
+from natgrad_paper.figures.unlabelled.claims import CLAIMS, GROUPS, VIEW, differences
 from natgrad_paper.figures.unlabelled.methods import METHODS
 from natgrad_paper.figures.unlabelled.problem import Settings, prepare
 from natgrad_paper.report.story import Story
@@ -49,6 +49,7 @@ EXPERIMENT = Experiment(
             "Pooling follows the convolution, as in the paper’s published code; the paper does not mention it.",
             "The training error that is judged is the cost: a count of mistakes can be zero, which has no logarithm.",
         ),
+        sections=differences,
     ),
     presets_file=PRESETS,
 )

@@ -6,7 +6,9 @@ import numpy as np
 
 from natgrad_paper.report import health
 from natgrad_paper.report.claims import Below, Claim, Finding, Verdict, absent, verdict_on
+from natgrad_paper.report.figure import paired
 from natgrad_paper.report.load import Runs
+from natgrad_paper.report.parts import Part, Picture
 from natgrad_paper.report.views import LINEAR, Measure, Panel, View
 from natgrad_paper.training.log import RunLog
 
@@ -26,8 +28,22 @@ GROUPS = (
     ("The paper’s sizes", ("same", "other", "unlabelled")),
     ("Equal sizes, with the same samples above", ("other-equal", "unlabelled-equal")),
 )
+COMPARED = (("other", "same"), ("unlabelled", "same"), ("unlabelled", "other"))
 LATE = 20
 """Steps up to here are left out of the mechanism's means: in the first ones all inputs agree."""
+
+
+def differences(runs: Runs) -> list[Part]:
+    """Return the section that shows what is judged: the conditions' differences, seed by seed."""
+    pairs = [pair for pair in COMPARED if set(pair) <= set(runs.methods)]
+    if not pairs:
+        return []
+    caption = (
+        "One dot per seed, at the end of the shorter of the two runs; diamonds and lines: mean and Student’s 95% "
+        "interval; grey: what is too small to count."
+    )
+    drawn = Picture(paired(runs, pairs, *VIEW.panels), caption)
+    return [Part("Differences between the conditions", "differences-between", [drawn])]
 
 
 def excess(log: RunLog) -> float | None:

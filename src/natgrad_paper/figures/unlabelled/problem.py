@@ -99,6 +99,7 @@ def prepare(settings: Any, path: Path | None) -> Problem:
         gauge=StepKL(model, likelihood, settings.held_out) if settings.held_out else None,
         plateau=constant(train[1]),
         sights=sights(found, settings.data.shown, shrink) if settings.data.shown else None,
+        lines=EXPRESSIONS,
     )
 
 

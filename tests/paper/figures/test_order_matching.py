@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from natgrad_paper.order.matching import Trial, slow_down
+from natgrad_paper.figures.order.matching import Trial, slow_down
 
 
 class Counted:

@@ -3,11 +3,11 @@
 import math
 
 import pytest
-from synthetic import run_log, steps
+from synthetic import REFUSED, run_log, steps
 
-from natgrad_paper.claims import Verdict, judge
-from natgrad_paper.experiments.unlabelled_claims import CLAIMS, Exceeds, excess
-from natgrad_paper.series import by_method
+from natgrad_paper.figures.unlabelled.claims import CLAIMS, Exceeds, excess
+from natgrad_paper.report.claims import Verdict, judge
+from natgrad_paper.report.load import Runs
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
 
@@ -32,7 +32,7 @@ def judged(numbers, seeds=3):
                 record["cross_entropy"] = 9 - k * (9 - cost * nudge) / 2
                 record["test_misclassified"] = 0.9 - k * (0.9 - wrong * nudge) / 2
             logs.append(found)
-    return {each.claim.key: each for each in judge(CLAIMS, by_method(logs))}
+    return {each.claim.key: each for each in judge(CLAIMS, Runs.of(logs))}
 
 
 def test_claims_hold_fail_and_stay_open():
@@ -75,12 +75,12 @@ def test_the_mechanism_is_measured_beyond_the_first_steps():
 
 
 def test_without_runs_nothing_is_decided():
-    found = judge(CLAIMS, by_method([run_log("same")]))
+    found = judge(CLAIMS, Runs.of([run_log("same")]))
     assert {each.verdict for each in found} == {Verdict.ABSENT}
 
 
 def test_the_mechanism_of_ailing_runs_is_void():
-    runs = by_method([run_log("same", seed, end="50 steps in a row refused: rejected") for seed in range(3)])
-    (finding,) = Exceeds("same")({"same": runs[0]})
+    runs = Runs.of([run_log("same", seed, end=REFUSED) for seed in range(3)])
+    (finding,) = Exceeds("same")(runs)
     assert finding.verdict is Verdict.VOID
     assert "50 steps in a row refused" in finding.words

@@ -7,7 +7,7 @@ import pytest
 
 import natgrad as ng
 from natgrad_paper.data import curves
-from natgrad_paper.models import Autoencoder
+from natgrad_paper.training.models import Autoencoder
 
 pytestmark = pytest.mark.long
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from natgrad_paper.order.learner import Classifier
+from natgrad_paper.training.models import Classifier
 
 
 def forward(params, inputs):
@@ -47,7 +47,7 @@ def step(params, inputs, labels, rate, damping):
 
 def start(config, seed):
     """Return a seed's initial parameters."""
-    layers = Classifier(config.stream.side**2, config.model.hidden).init(seed)
+    layers = Classifier((config.stream.side**2, config.model.hidden, 62)).init(seed)
     return [tuple(np.asarray(layer[name], np.float64) for name in ("weights", "biases")) for layer in layers]
 
 

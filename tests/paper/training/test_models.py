@@ -1,12 +1,16 @@
-"""The networks of the paper and their sparse start."""
+"""The networks of the experiments and how they start."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from natgrad_paper.models import Autoencoder, ConvNet, parameter_count, sparse_init
+from natgrad_paper.training.models import Autoencoder, Classifier, ConvNet, Recurrent, sparse_init
 
 PAPER = Autoencoder((784, 400, 200, 100, 50, 25, 6))
+
+
+def parameter_count(params):
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def test_has_the_papers_parameters():
@@ -92,4 +96,44 @@ def test_convolutional_net_is_what_it_says():
 def test_convolutional_net_has_the_papers_parameters():
     params = ConvNet(48, 512, 14, 5, 1024, 7).init(0)
     assert parameter_count(params) == 196 * 512 + 512 + 49 * 512 * 1024 + 1024 + 1024 * 7 + 7
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+
+
+def plain(params):
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+
+def test_classifier_is_layers_of_tanh_and_logits():
+    model = Classifier((5, 4, 3, 2))
+    params = model.init(3)
+    (a, b, c), inputs = plain(params), np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+    hidden = np.tanh(np.tanh(inputs @ a["weights"] + a["biases"]) @ b["weights"] + b["biases"])
+    np.testing.assert_allclose(
+        model(params, inputs), hidden @ c["weights"] + c["biases"], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_classifier_starts_within_glorots_range_and_by_its_seed():
+    first, second = Classifier((400, 300, 62)).init(0)
+    for layer, reach in ((first, np.sqrt(6 / 700)), (second, np.sqrt(6 / 362))):
+        weights = np.asarray(layer["weights"])
+        assert weights.dtype == np.float32
+        assert 0.99 * reach < np.abs(weights).max() <= reach
+        assert abs(weights.std() - reach / np.sqrt(3)) < 0.02 * reach
+        assert not np.any(layer["biases"])
+    again, other = Classifier((400, 300, 62)).init(0), Classifier((400, 300, 62)).init(1)
+    np.testing.assert_array_equal(again[0]["weights"], first["weights"])
+    assert not np.array_equal(other[0]["weights"], first["weights"])
+
+
+def test_recurrent_net_sees_one_tick_after_another():
+    model = Recurrent(2, 20)
+    params, sequences = model.init(0), np.random.default_rng(0).random((3, 7, 2)).astype(np.float32)
+    own = plain(params)
+    for sequence, found in zip(sequences, np.asarray(model(params, sequences)), strict=True):
+        state = np.zeros(20)
+        for tick in sequence:
+            state = np.tanh(state @ own["w"] + tick @ own["v"] + own["b"])
+        np.testing.assert_allclose(found, state @ own["u"] + own["c"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(np.count_nonzero(own["w"], axis=0), 15)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}

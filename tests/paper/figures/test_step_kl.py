@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad_paper.gauges import WHERE, StepKL
+from natgrad_paper.figures.unlabelled.step_kl import WHERE, StepKL
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 

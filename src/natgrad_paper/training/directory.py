@@ -1,0 +1,94 @@
+"""The directory of a run: prepared, claimed by one run at a time, cleared of what a run wrote."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from natgrad_paper.errors import UserError
+from natgrad_paper.training.log import record_in
+
+WRITTEN = (
+    "logs/*.jsonl",
+    "logs/*.jsonl.gz",
+    "outputs/*.npy",
+    "checkpoints/*/[0-9]*.npz",
+    "checkpoints/*/.writing-*",
+)
+"""The files that a run writes."""
+
+
+class Claimed:
+    """A directory that one run has for itself, by a lock that goes with the process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / ".lock"
+
+    def __enter__(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # Where there is no such lock, nobody is refused.
+            return
+        self._stream = self._path.open("a")  # Not "w": it may be a link to something that is not empty.
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._stream.close()
+            raise UserError(
+                f"{self._path.parent}: expected a directory that no run uses, found one at work"
+            ) from None
+
+    def __exit__(self, *exception: object) -> None:
+        if hasattr(self, "_stream"):
+            self._stream.close()
+
+
+def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
+    """Create the output directory; one that holds something is refused, unless it is an earlier run that may go.
+
+    Args:
+        directory: Which one.
+        overwrite: Whether an earlier run may go.
+        mark: The file by which a run is known.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory}: expected a directory, found a file")
+    if directory.is_dir() and any(path.name != ".lock" for path in directory.iterdir()):
+        if not overwrite:
+            raise UserError(
+                f"{directory}: expected an empty directory, found files; choose another or add --overwrite"
+            )
+        if not _is_run(directory / mark):
+            raise UserError(
+                f"{directory}: expected {mark}, by which a run is known, found none: nothing was removed"
+            )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        os.utime(directory)  # Refused where nothing can be written: better now than after compiling.
+    except OSError as problem:
+        raise UserError(
+            f"{directory}: expected a directory that can be written, found: {problem.strerror}"
+        ) from None
+
+
+def _is_run(path: Path) -> bool:
+    """Tell whether a file is what a run was asked to do, and not that of another program."""
+    try:
+        found = record_in(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
+    except OSError:
+        return False
+    return found is not None and {"experiment", "preset", "methods", "seeds"} <= found.keys()
+
+
+def clear(directory: Path) -> None:
+    """Remove what a run wrote into its directory, and nothing else; folders go that are empty then.
+
+    A folder may be a link, to another disk: what is in it goes all the same.
+    """
+    for pattern in WRITTEN:
+        for path in directory.glob(pattern):
+            if not path.is_dir():
+                path.unlink()
+    folders = ("logs", "outputs", "checkpoints")
+    for path in (*directory.glob("checkpoints/*"), *(directory / name for name in folders)):
+        with suppress(OSError):  # It is not empty, or a link.
+            path.rmdir()
