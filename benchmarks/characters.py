@@ -61,7 +61,9 @@ def main():
     print("|---|---|---|---|---|---|")
     for name in arguments.presets:
         preset = experiment.presets()[name]
-        settings = build(experiment.settings, changed(experiment.settings, preset.changes, short), preset.where)
+        settings = build(
+            experiment.settings, changed(experiment.settings, preset.changes, short), preset.where
+        )
         making, stepping = measure(experiment, settings, arguments.repeats)
         batch = settings.stream.batch
         print(

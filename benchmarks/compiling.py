@@ -28,11 +28,13 @@ CODE = 5
 """The layer whose units are linear: the code of the autoencoder."""
 BATCH, PART, WIDTH = 1000, 250, 64
 STAGES = ("trace", "lower", "compile")
-CASES = ("Adam", "NGD", "fast", "fast, 12 layers", "fast, 60 layers")
+CASES = ("Adam", "NGD", "fast", "Adam, 12 layers", "Adam, 60 layers", "fast, 12 layers", "fast, 60 layers")
 GOALS = (
     ("fast / Adam", "fast", "Adam", 3.0),
     ("NGD / Adam", "NGD", "Adam", 2.5),
     ("fast, 60 layers / 12 layers", "fast, 60 layers", "fast, 12 layers", 1.5),
+    ("Adam, 60 layers / 12 layers", "Adam, 60 layers", "Adam, 12 layers", None),
+    ("60 layers, fast / Adam", "fast, 60 layers", "Adam, 60 layers", None),
 )
 
 
@@ -85,7 +87,7 @@ def prepared(case: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, 
     params = weights(units)
     x = jnp.asarray(np.random.default_rng(1).random((BATCH, units[0])), jnp.float32)
     t = (x > 0.5).astype(x.dtype)
-    if case == "Adam":
+    if case.startswith("Adam"):
         step, state = adam(params)
         return step, (params, state, (x, t)), {}
     if case == "NGD":
@@ -154,8 +156,8 @@ def main() -> None:
     totals = dict(zip(CASES, np.median(times.sum(axis=2), axis=1), strict=True))
     for title, above, below, goal in GOALS:
         wall, cpu = totals[above] / totals[below]
-        verdict = "met" if cpu <= goal else "missed"
-        print(f"{title}: {cpu:.1f} by CPU time, {wall:.1f} by wall time; goal {goal:g}, {verdict}")
+        verdict = "" if goal is None else f"; goal {goal:g}, {'met' if cpu <= goal else 'missed'}"
+        print(f"{title}: {cpu:.1f} by CPU time, {wall:.1f} by wall time{verdict}")
 
 
 if __name__ == "__main__":

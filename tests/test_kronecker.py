@@ -1,5 +1,6 @@
 """The Kronecker preconditioner against dense factors, on models where its assumption holds and where it does not."""
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -194,6 +195,7 @@ def test_inverse_with_few_eigenvectors_has_the_mean_of_the_others_elsewhere():
         )
 
 
+@functools.cache
 def graded(size, rank, seed):
     """Return a side in float32 whose eigenvalues fall as 30/k² to 1e-6; all its eigenvalues and eigenvectors."""
     basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))

@@ -45,7 +45,7 @@ class Krylov(Direction):
         """Return C⁻¹V."""
         inverse, memory = self.preconditioner.inverse(here, memory)
         vectors, products = self.basis(here, inverse)
-        return Proposal.along(here, _triangular_solve(self._root(products), vectors), memory)
+        return Proposal.along(here, _solved(self._root(products), vectors), memory)
 
     def basis(self, here: Here, inverse: object) -> tuple[Stack, Array]:
         """Return V and H̄ = VFVᵀ: size + 1 products, full orthogonalization done twice."""
@@ -102,10 +102,11 @@ def _orthonormal(candidate: Tree, vectors: Stack) -> Tree:
     )
 
 
-def _triangular_solve(root: Array, rows: Stack) -> Stack:
+def _solved(root: Array, rows: Stack) -> Stack:
+    """Return C⁻¹V by products: LAPACK's own solve of many columns stalls beside a busy process."""
+    inverse = jax.scipy.linalg.solve_triangular(root, jnp.eye(root.shape[0], dtype=root.dtype), lower=True)
+
     def solve(leaf: Array) -> Array:
-        flat = leaf.reshape(leaf.shape[0], -1)
-        answer = jax.scipy.linalg.solve_triangular(root.astype(leaf.dtype), flat, lower=True)
-        return answer.reshape(leaf.shape)
+        return jnp.tensordot(inverse.astype(leaf.dtype), leaf, axes=1, precision="highest")
 
     return Stack(jax.tree.map(solve, rows.leaves))

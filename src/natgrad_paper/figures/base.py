@@ -1,8 +1,9 @@
 """What a figure is made of: settings, methods, a problem, and the story that its report tells."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import create_model
@@ -57,21 +58,30 @@ def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section
     return create_model(own.__name__, __base__=own, __doc__=own.__doc__, **sections)
 
 
-def papers_settings(
-    kind: type[Section], presets_file: Path, *fields: str, **otherwise: Any
-) -> dict[str, Any]:
-    """Return what the paper says of its settings, as plain tables.
+def figure(
+    name: str, story: Story, own: type[Section], methods: tuple[Method, ...],
+    prepare: Callable[[Any, Path | None], Problem], first_look: tuple[str, ...], paper: str = "",
+    otherwise: Mapping[str, Any] = MappingProxyType({}), **rest: Any,
+) -> Experiment:  # fmt: skip
+    """Return an experiment that has a package of its own, and in it its presets.
 
     Args:
-        kind: All settings.
-        presets_file: The file with the preset `paper`.
-        *fields: The sections and dotted fields of that preset that are the paper's, and not ours.
-        **otherwise: What even that preset changes, as it is in the paper.
+        name: That of the package.
+        story: What the report says; the paper's settings are added.
+        own: The experiment's settings, without those of its methods.
+        methods: All of them.
+        prepare: From settings to the problem.
+        first_look: The methods that run unless others are named.
+        paper: Sections and dotted fields of the preset `paper` that are the paper's and not ours, spaces between them.
+        otherwise: What even that preset changes, as it is in the paper.
+        **rest: Further fields.
     """
-    preset = presets(presets_file, kind)["paper"]
-    table = stated(build(kind, changed(kind, preset.changes), preset.where))
-    found: dict[str, Any] = {}
-    for field in fields:
-        section, _, name = field.partition(".")
-        found = merged(None, found, {section: {name: table[section][name]} if name else table[section]})
-    return merged(None, found, otherwise)
+    settings, file = settings_with(own, methods), Path(__file__).parent / name / "presets.toml"
+    told: dict[str, Any] = {}
+    if paper:
+        preset = presets(file, settings)["paper"]
+        table = stated(build(settings, changed(settings, preset.changes), preset.where))
+        for section, _, field in (words.partition(".") for words in paper.split()):
+            told = merged(None, told, {section: {field: table[section][field]} if field else table[section]})
+    story = replace(story, paper=merged(None, told, otherwise))
+    return Experiment(name, story.title, settings, methods, prepare, first_look, story, file, **rest)

@@ -9,7 +9,7 @@ import natgrad as ng
 from figures.runs import invoke, settings
 from figures.test_unlabelled import small_file
 from natgrad_paper import figures
-from natgrad_paper.figures.autoencoder.problem import prepare
+from natgrad_paper.figures.autoencoder import prepare
 from natgrad_paper.figures.curves.methods import METHODS
 from natgrad_paper.training import log
 

@@ -376,13 +376,13 @@ def test_a_finished_run_is_left_alone(order, directory, tmp_path):
 
 
 def test_trainings_that_meet_only_bad_numbers_are_given_up_seed_by_seed(order, tmp_path, monkeypatch):
-    block = Examples.block
+    block = Examples._block
 
     def spoiled(self, *where):
         inputs, labels = block(self, *where)
         return inputs * np.float32("nan"), labels
 
-    monkeypatch.setattr(Examples, "block", spoiled)
+    monkeypatch.setattr(Examples, "_block", spoiled)
     monkeypatch.setattr("natgrad_paper.training.stopping.LIMIT", 5)
     why = "SGD, match-2: 5 steps in a row refused: nonfinite gradient"
     assert conduct(order(tmp_path, seeds=(0, 1))) == [f"seed {seed}: {why}" for seed in (0, 1)]

@@ -158,7 +158,7 @@ def test_updates_that_were_shared_are_not_counted():
 
 
 def test_the_lines_of_the_figure_are_the_geometric_means():
-    axes = panels.figure(Runs.of(both())).axes[0]
+    axes = panels.draw(Runs.of(both())).axes[0]
     line = next(line for line in axes.lines if line.get_gid() == "line-ngd")
     np.testing.assert_allclose(line.get_ydata(), 0.5e-6 * np.array([2.5, 0.5, 0.5, 0.5]), rtol=1e-6)
     assert axes.get_yscale() == "log"

@@ -4,7 +4,8 @@ import pytest
 
 from figures.runs import settings
 from natgrad_paper import figures
-from natgrad_paper.figures.base import papers_settings
+from natgrad_paper.figures.base import figure
+from natgrad_paper.figures.order.problem import Settings
 from natgrad_paper.report.load import flat
 from natgrad_paper.training.problem import Problem
 from natgrad_paper.training.settings import described, stated
@@ -67,10 +68,13 @@ def test_the_story_knows_the_papers_settings(name):
     assert set(told) <= set(known)
 
 
-def test_a_preset_that_lacks_the_papers_fields_is_found_out():
-    experiment = figures.load("order")
+def test_the_papers_settings_are_those_of_its_preset_put_back_where_that_changes_them():
+    order = figures.load("order")
+    given = order.story, Settings, order.methods, order.prepare, order.first_look
+    found = figure("order", *given, "stream.side ngd.damping", {"ngd": {"solver": "none"}})
+    assert found.story.paper == {"stream": {"side": 32}, "ngd": {"damping": 3.0, "solver": "none"}}
     with pytest.raises(KeyError):
-        papers_settings(experiment.settings, experiment.presets_file, "stream.absent")
+        figure("order", *given, "stream.absent")
 
 
 def test_presets_are_short():

@@ -6,30 +6,79 @@ outputs.
 """
 
 from pathlib import Path
+from typing import Annotated, Any
 
-from natgrad_paper.figures.autoencoder.problem import Settings, prepare
-from natgrad_paper.figures.base import Experiment, settings_with
+import numpy as np
+from pydantic import Field
+
+import natgrad as ng
+from natgrad_paper.data import faces_file, idx_file
+from natgrad_paper.data.images import Images
+from natgrad_paper.data.labelled import FACE_SIDE
+from natgrad_paper.errors import UserError
+from natgrad_paper.figures.base import figure
 from natgrad_paper.figures.curves.claims import GROUPS
 from natgrad_paper.figures.curves.methods import METHODS
+from natgrad_paper.figures.curves.problem import Competition, Units, reconstruction
 from natgrad_paper.report.story import Story
+from natgrad_paper.training.problem import Problem
+from natgrad_paper.training.settings import Count, Section
 
-TITLE = "Autoencoders of MNIST and of faces"
-SETTINGS = settings_with(Settings, METHODS)
-PRESETS = Path(__file__).with_name("presets.toml")
+SHRINK = 2
+"""Faces are averaged over squares of so many pixels per side."""
 
-EXPERIMENT = Experiment(
-    "autoencoder",
-    TITLE,
-    SETTINGS,
-    METHODS,
-    prepare,
-    first_look=("sgd", "ngd", "ngd-l", "kncg"),
-    story=Story(
-        TITLE,
-        groups=GROUPS,
-        departures=(
-            "The paper has no such experiment; its methods have the constants of Curves, not tuned here.",
-        ),
-    ),
-    presets_file=PRESETS,
-)
+
+class Data(Section):
+    """How many pictures are used, the first of the user's."""
+
+    train: Count = 4000
+    test: Annotated[int, Field(ge=0)] = 1000
+
+
+class Model(Section):
+    """The autoencoder: units from the first hidden layer to the code; the input is as large as the pictures."""
+
+    encoder: Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=100)] = (
+        1000,
+        500,
+        250,
+        30,
+    )
+
+
+class Settings(Competition):
+    """The settings of the autoencoders; the methods' constants are those of Curves."""
+
+    data: Data = Data()
+    model: Model = Model()
+
+
+def prepare(settings: Any, path: Path | None) -> Problem:
+    """Return the problem that the user's files make; there is nothing to generate in their place."""
+    if path is None:
+        raise UserError("autoencoder: expected --data with MNIST's directory or a file of faces, found none")
+    likelihood: ng.Likelihood
+    if path.is_dir():
+        images, likelihood, cost = idx_file.read(path), ng.Bernoulli(), "cross_entropy"
+    else:
+        images, likelihood, cost = faces(path), ng.Gaussian(), "negative_log_likelihood"
+    images = images.first(settings.data.train, settings.data.test)
+    return reconstruction(images, (images.train.shape[1], *settings.model.encoder), likelihood, cost)
+
+
+def faces(path: Path) -> Images:
+    """Return the faces of a file: those marked for testing in its first fold to test on, the others to train on."""
+    found = faces_file.read(path)
+    train = np.concatenate([found.train.images, found.valid.images, found.unlabelled])
+    return Images(f"{found.name}, as pictures", _small(train), _small(found.test.images))
+
+
+def _small(images: np.ndarray) -> np.ndarray:
+    side = FACE_SIDE // SHRINK
+    cells = images.reshape(-1, side, SHRINK, side, SHRINK).mean(axis=(2, 4), dtype=np.float32)
+    return cells.reshape(len(images), -1) / np.float32(255)
+
+
+DEPARTURES = ("The paper has no such experiment; its methods have the constants of Curves, not tuned here.",)
+STORY = Story("Autoencoders of MNIST and of faces", groups=GROUPS, departures=DEPARTURES)
+EXPERIMENT = figure("autoencoder", STORY, Settings, METHODS, prepare, ("sgd", "ngd", "ngd-l", "kncg"))

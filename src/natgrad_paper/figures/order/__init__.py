@@ -3,20 +3,15 @@
 `protocol` says what is trained, `streams` what a training sees, `matching` at which rates two methods are compared.
 """
 
-from pathlib import Path
 from typing import Any
 
-from natgrad_paper.figures.base import Experiment, papers_settings, settings_with
+from natgrad_paper.figures.base import figure
 from natgrad_paper.figures.order.claims import CLAIMS, RULE
 from natgrad_paper.figures.order.methods import METHODS
-from natgrad_paper.figures.order.panels import CAPTION, VIEW, figure, sections
+from natgrad_paper.figures.order.panels import CAPTION, VIEW, draw, sections
 from natgrad_paper.figures.order.problem import Settings, prepare
 from natgrad_paper.figures.order.protocol import drive
 from natgrad_paper.report.story import Story
-
-TITLE = "Figure 2: the order of the training examples"
-SETTINGS = settings_with(Settings, METHODS)
-PRESETS = Path(__file__).with_name("presets.toml")
 
 
 def cost(settings: Any, methods: int, seeds: int) -> str:
@@ -32,43 +27,22 @@ def cost(settings: Any, methods: int, seeds: int) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "order",
-    TITLE,
-    SETTINGS,
-    METHODS,
-    prepare,
-    first_look=("sgd", "ngd"),
-    story=Story(
-        TITLE,
-        VIEW,
-        CLAIMS,
-        paper=papers_settings(
-            SETTINGS,
-            PRESETS,
-            "stream.side",
-            "stream.batch",
-            "stream.segment",
-            "stream.segments",
-            "model",
-            "repeats",
-            "held_out",
-            "sgd",
-            "ngd.rate",
-            "ngd.damping",
-        ),
-        departures=(
-            "Without --data the characters come from handwriting fonts: the paper’s NISTP data are not distributed.",
-            "Hidden units are tanh and initial weights Glorot and Bengio’s: the paper does not say.",
-            "The method that learns more is slowed down until both have the same validation error, seed by seed.",
-        ),
-        figure=figure,
-        caption=CAPTION,
-        sections=sections,
-        rule=RULE,
+STORY = Story(
+    "Figure 2: the order of the training examples",
+    VIEW,
+    CLAIMS,
+    departures=(
+        "Without --data the characters come from handwriting fonts: the paper’s NISTP data are not distributed.",
+        "Hidden units are tanh and initial weights Glorot and Bengio’s: the paper does not say.",
+        "The method that learns more is slowed down until both have the same validation error, seed by seed.",
     ),
-    presets_file=PRESETS,
-    drive=drive,
-    whole=True,
-    cost=cost,
+    figure=draw,
+    caption=CAPTION,
+    sections=sections,
+    rule=RULE,
 )
+EXPERIMENT = figure(
+    "order", STORY, Settings, METHODS, prepare, ("sgd", "ngd"),
+    "stream.side stream.batch stream.segment stream.segments model repeats held_out sgd ngd.rate ngd.damping",
+    drive=drive, whole=True, cost=cost,
+)  # fmt: skip

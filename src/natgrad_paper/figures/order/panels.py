@@ -25,7 +25,7 @@ CAPTION = (
 )
 
 
-def figure(runs: Runs) -> Figure:
+def draw(runs: Runs) -> Figure:
     """Return the figure: the variance against the segment that was replaced, and divided by its own mean."""
     with styled():
         drawn = blank(12, 5.2)

@@ -47,9 +47,7 @@ def drive(run: Run) -> list[str]:
     failures = []
     for seed in run.seeds:
         examples = Examples(run.settings, run.problem.glyphs, seed)
-        methods = [
-            MethodRun(run, method, seed, examples, Measures(run, method, seed)) for method in run.methods
-        ]
+        methods = [MethodRun(run, each, seed, examples, Measures(run, each, seed)) for each in run.methods]
         if all(each.measures.finished for each in methods):
             run.display.skip(f"seed {seed}", False)
             continue
@@ -130,10 +128,7 @@ class MethodRun:
             name, slower = f"limit-{factor:g}", matching.rounded(rate * factor)
             yield name, self.replaced(name, settings.limit.segment, slower, kind="limit", factor=factor)
         drifting = {FORWARDS: Drifting(self.examples), BACKWARDS: Drifting(self.examples, backwards=True)}
-        alike = [
-            self.training(name, source, rate, traced=True, kind="drift") for name, source in drifting.items()
-        ]
-        yield "drift", alike
+        yield "drift", [self.training(*each, rate, traced=True, kind="drift") for each in drifting.items()]
 
     def replaced(
         self, name: str, segment: int, rate: float, start: Any = None, **facts: Any
@@ -175,7 +170,7 @@ class MethodRun:
 
     def outputs(self, params: Layers) -> np.ndarray:
         """Return the logits on the held-out examples."""
-        return np.asarray(logits(self.run.problem.model, params, self.examples.held_out()[0]))
+        return np.asarray(logits(self.run.problem.model, params, self.examples.held_out[0]))
 
 
 @partial(jax.jit, static_argnums=0)

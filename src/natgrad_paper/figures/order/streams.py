@@ -4,9 +4,8 @@ An example is a pure function of (seed, number of its stream, index), so a strea
 are kept as long as there is room, since many trainings share them.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jax
@@ -45,52 +44,38 @@ class Mix:
 
 
 class Examples:
-    """The examples of one seed, in blocks of updates."""
+    """The examples of one seed, in blocks of updates, of which as many are kept as there is room for."""
 
     def __init__(self, settings: Any, source: characters.Source, seed: int) -> None:
         self.settings, self._source, self._seed = settings, source, seed
-        self._kept: OrderedDict[Any, Block] = OrderedDict()
+        stream = settings.stream
+        size = 4 * stream.block * stream.batch * (stream.side**2 + 1)
+        self.block = lru_cache(max(1, int(1e6 * stream.memory / size)))(self._block)
 
-    def block(self, stream: int, number: int, mix: Mix | None) -> Block:
+    def _block(self, stream: int, number: int, mix: Mix | None) -> Block:
         """Return a block of a stream: inputs (updates, batch, pixels) and labels (updates, batch)."""
         size, batch = self.settings.stream.block, self.settings.stream.batch
-        indices = np.arange(number * size * batch, (number + 1) * size * batch)
+        inputs, labels = self._draw(
+            stream, np.arange(number * size * batch, (number + 1) * size * batch), mix
+        )
+        return inputs.reshape(size, batch, -1), labels.reshape(size, batch)
 
-        def make() -> Block:
-            inputs, labels = self._draw(stream, indices, mix)
-            return inputs.reshape(size, batch, -1), labels.reshape(size, batch)
-
-        return self._keep((stream, mix, number), make)
-
+    @cached_property
     def validation(self) -> Block:
-        """Return the examples on which errors are measured."""
-        return self._keep(VALIDATION, lambda: self._draw(VALIDATION, np.arange(self.settings.validation)))
+        """The examples on which errors are measured."""
+        return self._draw(VALIDATION, np.arange(self.settings.validation))
 
+    @cached_property
     def held_out(self) -> Block:
-        """Return the examples on which outputs are compared."""
-        return self._keep(HELD_OUT, lambda: self._draw(HELD_OUT, np.arange(self.settings.held_out)))
+        """The examples on which outputs are compared."""
+        return self._draw(HELD_OUT, np.arange(self.settings.held_out))
 
     def _draw(self, stream: int, indices: np.ndarray, mix: Mix | None = None) -> Block:
-        return jax.block_until_ready(
-            characters.draw(
-                self._source,
-                characters.stream(self._seed, stream),
-                jnp.asarray(indices.astype(np.uint32)),
-                None if mix is None else jnp.asarray(mix.weights(indices)),
-                side=self.settings.stream.side,
-                pinched=self.settings.stream.pinched,
-            )
-        )
-
-    def _keep(self, name: Any, make: Callable[[], Block]) -> Block:
-        """Return what was kept under a name, or make it; what was used longest ago goes when there is no room."""
-        if name not in self._kept:
-            self._kept[name] = make()
-            room = 1e6 * self.settings.stream.memory
-            while len(self._kept) > 1 and sum(_bytes(block) for block in self._kept.values()) > room:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(name)
-        return self._kept[name]
+        key, shape = characters.stream(self._seed, stream), self.settings.stream
+        weights = None if mix is None else jnp.asarray(mix.weights(indices))
+        numbers = jnp.asarray(indices.astype(np.uint32))
+        options = {"side": shape.side, "pinched": shape.pinched}
+        return jax.block_until_ready(characters.draw(self._source, key, numbers, weights, **options))
 
 
 @dataclass(frozen=True)
@@ -126,7 +111,7 @@ class Plain:
 
     def judged(self) -> dict[str, Cases]:
         """Return the examples on which errors are measured."""
-        return {"valid_": self.examples.validation()}
+        return {"valid_": self.examples.validation}
 
 
 @dataclass(frozen=True)
@@ -155,7 +140,3 @@ class Drifting(Plain):
         """Return the common stream, with the mix."""
         stream = self.examples.settings.stream
         return STREAM, Mix(self.examples.settings.drift.width, stream.updates * stream.batch, self.backwards)
-
-
-def _bytes(block: Block) -> int:
-    return sum(part.nbytes for part in block)

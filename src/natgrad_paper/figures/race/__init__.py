@@ -6,16 +6,12 @@ They take turns of a few seconds, so that whatever slows the machine down slows 
 numbers.
 """
 
-from pathlib import Path
-
-from natgrad_paper.figures.base import Experiment, settings_with
+from natgrad_paper.figures.base import figure, settings_with
 from natgrad_paper.figures.race.claims import CLAIMS, RULE, VIEW
 from natgrad_paper.figures.race.methods import KFAC, METHODS
 from natgrad_paper.figures.race.problems import Settings, prepare
 from natgrad_paper.report.story import Story
 from natgrad_paper.training.runner import Run, taking_turns
-
-TITLE = "A race by the clock"
 
 
 def drive(run: Run) -> list[str]:
@@ -23,14 +19,14 @@ def drive(run: Run) -> list[str]:
     return taking_turns(run.settings.turn)(run)
 
 
-EXPERIMENT = Experiment(
+STORY = Story("A race by the clock", VIEW, CLAIMS, rule=RULE)
+# Presets may set the constants of kfac-jax where it is not installed, too.
+EXPERIMENT = figure(
     "race",
-    TITLE,
-    settings_with(Settings, (*METHODS, KFAC)),
+    STORY,
+    settings_with(Settings, [KFAC]),
     METHODS,
     prepare,
-    first_look=("kncg", "nesterov", "adam"),
-    story=Story(TITLE, VIEW, CLAIMS, rule=RULE),
-    presets_file=Path(__file__).with_name("presets.toml"),
+    ("kncg", "nesterov", "adam"),
     drive=drive,
 )

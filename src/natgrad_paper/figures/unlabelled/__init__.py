@@ -4,52 +4,26 @@ The gradient sees a minibatch of labelled faces. What differs is where the metri
 others of the training set, or on faces whose expression nobody wrote down, which it does not need.
 """
 
-from pathlib import Path
-
-from natgrad_paper.figures.base import Experiment, papers_settings, settings_with
+from natgrad_paper.figures.base import figure
 from natgrad_paper.figures.unlabelled.claims import CLAIMS, GROUPS, VIEW, differences
 from natgrad_paper.figures.unlabelled.methods import METHODS
 from natgrad_paper.figures.unlabelled.problem import Settings, prepare
 from natgrad_paper.report.story import Story
 
-TITLE = "Figure 1: unlabelled data in the metric"
-SETTINGS = settings_with(Settings, METHODS)
-PRESETS = Path(__file__).with_name("presets.toml")
-
-EXPERIMENT = Experiment(
-    "unlabelled",
-    TITLE,
-    SETTINGS,
-    METHODS,
-    prepare,
-    first_look=("same", "other", "unlabelled"),
-    story=Story(
-        TITLE,
-        VIEW,
-        CLAIMS,
-        GROUPS,
-        papers_settings(
-            SETTINGS,
-            PRESETS,
-            "data.train",
-            "data.unlabelled",
-            "data.shrink",
-            "model.filters",
-            "model.window",
-            "model.units",
-            "solver.name",
-            "damping",
-            "ngd.batch",
-            "ngd.metric_batch",
-            "ngd.rate",
-            "ngd.maxiter",
-        ),
-        departures=(
-            "Without --data the faces are drawn by a generator: the Toronto Face Database cannot be downloaded.",
-            "Pooling follows the convolution, as in the paper’s published code; the paper does not mention it.",
-            "The training error that is judged is the cost: a count of mistakes can be zero, which has no logarithm.",
-        ),
-        sections=differences,
+STORY = Story(
+    "Figure 1: unlabelled data in the metric",
+    VIEW,
+    CLAIMS,
+    GROUPS,
+    departures=(
+        "Without --data the faces are drawn by a generator: the Toronto Face Database cannot be downloaded.",
+        "Pooling follows the convolution, as in the paper’s published code; the paper does not mention it.",
+        "The training error that is judged is the cost: a count of mistakes can be zero, which has no logarithm.",
     ),
-    presets_file=PRESETS,
+    sections=differences,
 )
+EXPERIMENT = figure(
+    "unlabelled", STORY, Settings, METHODS, prepare, ("same", "other", "unlabelled"),
+    "data.train data.unlabelled data.shrink model.filters model.window model.units solver.name damping ngd.batch "
+    "ngd.metric_batch ngd.rate ngd.maxiter",
+)  # fmt: skip

@@ -12,13 +12,8 @@ from natgrad_paper.report.parts import Part, Picture
 from natgrad_paper.report.views import LINEAR, Measure, Panel, View
 from natgrad_paper.training.log import RunLog
 
-COST = Panel(
-    Measure(
-        "cross_entropy",
-        "training cost",
-        "cross-entropy on the whole training set\n(sum over outputs, mean over cases)",
-    )
-)
+WORDS = "cross-entropy on the whole training set\n(sum over outputs, mean over cases)"
+COST = Panel(Measure("cross_entropy", "training cost", WORDS))
 TEST = Panel(Measure("test_misclassified", "test error", "misclassified test cases, %", LINEAR, "%", 100.0))
 TRAIN = Measure("misclassified", "training error", "misclassified training cases, %", LINEAR, "%", 100.0)
 VIEW = View((COST, TEST), (TRAIN,), "Training and test error against the number of updates")
