@@ -126,7 +126,7 @@ def _compound(node: ast.stmt) -> bool:
 def _number(node: ast.Constant, index: bool) -> Iterator[Place]:
     if type(node.value) not in (int, float):
         return
-    wrong = node.value + 1 if isinstance(node.value, int) else 2 * node.value
+    wrong = node.value + 1 if isinstance(node.value, int) else 2 * node.value or 1.0
     yield Place("index" if index else "constant", node, lambda: setattr(node, "value", wrong))
 
 

@@ -58,7 +58,7 @@ def test_it_stops_in_good_order_with_a_checkpoint(command, tmp_path, number, cod
 
 
 def test_stopped_and_resumed_by_other_processes_is_undisturbed(command, tmp_path):
-    given = ("run", "sums", "--methods", "ngd", "--set", "budget.iterations=2000", "--out")
+    given = ("run", "sums", "--methods", "ngd", "--set", "budget.iterations=1000", "--out")
     assert command.start(*given, tmp_path / "whole").wait() == 0
     path, process, stops = (
         tmp_path / "run" / "logs" / "ngd.0.jsonl",
