@@ -37,7 +37,7 @@ $(OLDEST)/.ready: pyproject.toml paper/pyproject.toml oldest.txt
 	@touch $@
 
 test-oldest: $(OLDEST)/.ready ## the quick tests with the oldest versions of everything that pyproject.toml allows
-	JAX_COMPILATION_CACHE_DIR= $(OLDEST)/bin/python -m pytest -m "not long and not slow"
+	JAX_COMPILATION_CACHE_DIR= $(OLDEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not long and not slow"
 
 lint: $(READY)    ## style
 	$(BIN)/ruff check .
