@@ -5,7 +5,7 @@ READY := .venv/.ready
 OLDEST := .cache/oldest
 WORKERS ?= 2
 
-.PHONY: help curves quick test test-long test-oldest lint types docs check numbers build bench format clean
+.PHONY: help curves quick test test-long test-oldest lint types docs check numbers build bench race format clean
 
 help:             ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -31,13 +31,13 @@ test: $(READY)    ## the tests (at most 10 minutes on two cores, then less)
 test-long: $(READY) ## long fuzzing and matrices (up to 2 hours)
 	$(BIN)/python -m pytest -n $(WORKERS) -m long -rP
 
-$(OLDEST)/.ready: pyproject.toml oldest.txt
+$(OLDEST)/.ready: pyproject.toml paper/pyproject.toml oldest.txt
 	$(PYTHON) -m venv --clear $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c oldest.txt -e . -r oldest.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r oldest.txt -e . -e ./paper
 	@touch $@
 
-test-oldest: $(OLDEST)/.ready ## the library's quick tests with the oldest versions that pyproject.toml allows
-	JAX_COMPILATION_CACHE_DIR= $(OLDEST)/bin/python -m pytest -m "not long and not slow and not newest" --ignore tests/paper --ignore tests/survival
+test-oldest: $(OLDEST)/.ready ## the quick tests with the oldest versions of everything that pyproject.toml allows
+	JAX_COMPILATION_CACHE_DIR= $(OLDEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not long and not slow"
 
 lint: $(READY)    ## style
 	$(BIN)/ruff check .
@@ -66,6 +66,9 @@ bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machin
 	$(BIN)/python benchmarks/neighbour.py
 	$(BIN)/python benchmarks/compiling.py
 	$(BIN)/python benchmarks/counts.py
+
+race: $(READY)    ## KNCG against tuned first-order methods, by the clock (needs an otherwise idle machine)
+	$(BIN)/natgrad run race --out runs/race
 
 format: $(READY)  ## rewrite the code in house style
 	$(BIN)/ruff check --fix .

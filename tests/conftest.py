@@ -22,6 +22,26 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+TESTS = Path(__file__).parent
+SLOW = [line for line in (TESTS / "slow.txt").read_text().splitlines() if not line.startswith("#")]
+"""Folders, files and functions that `make quick` leaves out."""
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not even import the slow files where slow tests are not wanted: some compute at their top."""
+    if "not slow" in config.option.markexpr and collection_path.is_relative_to(TESTS):
+        return collection_path.relative_to(TESTS.parent).as_posix() in SLOW or None
+    return None
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the slow tests."""
+    starts = tuple(f"{line}{mark}" for line in SLOW for mark in ("/", "::", "["))
+    for item in items:
+        if item.nodeid in SLOW or item.nodeid.startswith(starts):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def compilations():
     """Return a context manager whose value counts the programs XLA compiled inside it.

@@ -1,0 +1,38 @@
+"""The contributor's chores say what is so: the list of slow tests, and the oldest versions."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_list_of_slow_tests_names_what_exists():
+    for line in (ROOT / "tests" / "slow.txt").read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        path, _, function = line.partition("::")
+        assert (ROOT / path).exists(), line
+        if function:
+            names = {
+                node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if hasattr(node, "name")
+            }
+            assert function in names, line
+
+
+def floors(requirements):
+    return dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", each).groups() for each in requirements if ">=" in each)
+
+
+@pytest.mark.parametrize("folder", [".", "paper"])
+def test_the_oldest_versions_that_are_allowed_are_those_that_are_tested(folder):
+    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    pins = dict(re.findall(r"^([\w-]+)==([\d.]+)", (ROOT / "oldest.txt").read_text(), re.MULTILINE))
+    for name, least in floors(project["dependencies"]).items():
+        assert pins[name] == least or pins[name].startswith(f"{least}."), name
+    assert project["requires-python"] == ">=3.11"
+    assert sys.version_info >= (3, 11)
