@@ -5,6 +5,7 @@ tests' time is compilation, and a second run has none. JAX_COMPILATION_CACHE_DIR
 """
 
 import os
+import signal
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +22,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # As under nohup. A run that is started so ignores it too, and rightly, but most tests are not about that.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 TESTS = Path(__file__).parent
 SLOW = [line for line in (TESTS / "slow.txt").read_text().splitlines() if not line.startswith("#")]
