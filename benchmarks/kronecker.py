@@ -1,6 +1,6 @@
 """What the Kronecker preconditioner saves and costs, on the Curves autoencoder where training has come to rest.
 
-The net is trained by `ng.fast` until λ is at its floor. There: iterations of CG to a relative residual of 0.1 with no
+The net is trained by KNCG until λ is at its floor. There: iterations of CG to a relative residual of 0.1 with no
 preconditioner, the diagonal one, and this one; and a step's time with and without it.
 
     python benchmarks/kronecker.py --seeds 3            (an otherwise idle machine)
@@ -31,7 +31,7 @@ def batches(x: jax.Array, seed: int, size: int = BATCH) -> Any:
 
 def trained(x: jax.Array, seed: int) -> tuple[Any, float]:
     """Return parameters some way down the road, and λ there."""
-    opt = ng.fast(autoencoder, ng.Bernoulli())
+    opt = ng.kncg(autoencoder, ng.Bernoulli())
     params = autoencoder.init(seed)
     state, step = opt.init(params), jax.jit(opt.step, donate_argnums=(0, 1))
     for size, steps in ROAD:
@@ -76,7 +76,7 @@ def overhead(params: Any, x: jax.Array) -> None:
     kinds = {"without": ng.Identity(), "with": ng.Kronecker()}
 
     def many(kind: Any) -> Any:
-        opt = ng.fast(autoencoder, ng.Bernoulli(), preconditioner=kind)
+        opt = ng.kncg(autoencoder, ng.Bernoulli(), preconditioner=kind)
         state = opt.init(params)._replace(steps=jnp.int32(1024))
         step = jax.jit(opt.step, donate_argnums=(0, 1))
 

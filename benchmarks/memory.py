@@ -24,7 +24,7 @@ def methods() -> dict[str, ng.Optimizer]:
         "NCG-L": ng.natural_conjugate_gradient(**conjugate, direction=natural),
         "NCG-F": ng.natural_conjugate_gradient(**conjugate, direction=natural, beta=ng.PolakRibiere()),
         "NCG-Q": ng.natural_conjugate_gradient(**conjugate, direction=ng.Preconditioned(ng.Jacobi())),
-        "ng.fast": ng.fast(autoencoder, LIKELIHOOD),
+        "KNCG": ng.kncg(autoencoder, LIKELIHOOD),
         "HF": ng.hessian_free(autoencoder, LIKELIHOOD),
         "KSD, 20 vectors": ng.krylov_subspace_descent(autoencoder, LIKELIHOOD),
         "TONGA": ng.tonga(autoencoder, LIKELIHOOD),

@@ -1,4 +1,4 @@
-"""How a step of `ng.fast` fares beside another process that keeps one core busy.
+"""How a step of KNCG fares beside another process that keeps one core busy.
 
 Steps alone and steps beside the neighbour alternate in short stretches, so that other work on the machine hits both
 alike. The neighbour is a process of its own, started and ended here.
@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
 
     x = images(options.batch)
-    opt = ng.fast(autoencoder, ng.Bernoulli())
+    opt = ng.kncg(autoencoder, ng.Bernoulli())
     params = autoencoder.init(0)
     state: Any = opt.init(params)
     step = jax.jit(opt.step, donate_argnums=(0, 1))

@@ -55,7 +55,7 @@ def time_against(title: str, sizes: list[int], shapes: list[tuple[int, int]], re
         "NGD, 10 iterations of CG": ng.natural_gradient(
             model, ng.Bernoulli(), solver=ng.CG(10, 0.0), **fixed
         ),
-        "ng.fast": ng.fast(model, ng.Bernoulli(), **fixed),
+        "KNCG": ng.kncg(model, ng.Bernoulli(), **fixed),
     }
     for name, opt in recipes.items():
         steps = {
@@ -85,7 +85,7 @@ def memory() -> None:
         cells = "  ".join(f"{batch:,}: {size:.0f} MiB" for batch, size in zip(BATCHES, found, strict=True))
         print(f"  microbatch={chunk}, against the batch: {cells}", flush=True)
     sizes = [3 * width**2 for width in WIDTHS]
-    for name, build in (("NGD", ng.natural_gradient), ("ng.fast", ng.fast)):
+    for name, build in (("NGD", ng.natural_gradient), ("KNCG", ng.kncg)):
         opt = build(model, ng.Bernoulli(), microbatch=MICROBATCH)
         found = [
             step(opt, weights(width), MICROBATCH * 2, width)[1] / (4 * size)

@@ -52,7 +52,7 @@ def main(directory, steps, address="localhost:4321", processes=1, process=0, eve
             lambda a: jax.make_array_from_callback(a.shape, place, lambda index: a[index]), tree
         )
 
-    opt = ng.fast(model, ng.Bernoulli())
+    opt = ng.kncg(model, ng.Bernoulli())
     trained = placed(jax.device_get((init(), opt.init(init()))), P())
     options = ocp.CheckpointManagerOptions(save_interval_steps=every, max_to_keep=2)
     with ocp.CheckpointManager(Path(directory).absolute(), options=options) as checkpoints:

@@ -35,8 +35,8 @@ def optimizer(name, microbatch=MICROBATCH):
         return ng.natural_gradient(**common, learning_rate=0.5, solver=ng.CG(maxiter=6, rtol=0.0))
     if name == "ncg-q":
         return ng.natural_conjugate_gradient(**common, direction=ng.Preconditioned(ng.Jacobi(blocks=4)))
-    if name == "fast":
-        return ng.fast(**common)
+    if name == "kncg":
+        return ng.kncg(**common)
     if name == "hf":
         solver = ng.TruncatedCG(12, progress=None)
         return ng.hessian_free(**common, solver=solver, preconditioner=ng.Diagonal(0.75, blocks=4))

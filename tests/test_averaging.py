@@ -24,7 +24,7 @@ def start():
 
 
 def test_the_average_of_the_path_and_the_path_itself():
-    plain = ng.fast(model, ng.Gaussian())
+    plain = ng.kncg(model, ng.Gaussian())
     averaged = ng.Averaged(plain, decay=0.8)
     p = q = start()
     s, a = plain.init(p), averaged.init(q)
@@ -45,7 +45,7 @@ def test_the_average_of_the_path_and_the_path_itself():
 
 
 def test_a_refused_step_leaves_a_finite_average():
-    opt = ng.Averaged(ng.fast(model, ng.Gaussian()))
+    opt = ng.Averaged(ng.kncg(model, ng.Gaussian()))
     params = start()
     params, state, info = opt.step(params, opt.init(params), (X.at[0, 0].set(jnp.nan), T))
     assert not info.accepted
@@ -65,7 +65,7 @@ def test_frozen_leaves_half_precision_and_donation():
     def mixed(params, inputs):
         return model({"w": params["w"].astype(inputs.dtype), "v": params["v"]}, inputs)
 
-    opt = ng.Averaged(ng.fast(mixed, ng.Gaussian(), trainable=trained), decay=0.5)
+    opt = ng.Averaged(ng.kncg(mixed, ng.Gaussian(), trainable=trained), decay=0.5)
     state, step = opt.init(params), jax.jit(opt.step, donate_argnums=(0, 1))
     wanted = 0
     for share in (1, 10 / 11, 10 / 12):
@@ -114,13 +114,13 @@ def test_mistakes_are_named():
     with pytest.raises(TypeError, match=r"does not belong to ng\.Averaged"):
         opt.step(start(), opt.optimizer.init(start()), (X, T))
     with pytest.raises(ValueError, match="decay=1"):
-        ng.Averaged(ng.fast(model, ng.Gaussian()), decay=1.0)
+        ng.Averaged(ng.kncg(model, ng.Gaussian()), decay=1.0)
     with pytest.raises(ValueError, match="not both"):
-        ng.fast(model, ng.Gaussian(), damping=ng.Constant(1.0), floor=1e-3)
+        ng.kncg(model, ng.Gaussian(), damping=ng.Constant(1.0), floor=1e-3)
 
 
 def test_the_first_thing_to_try_trains():
-    opt = ng.fast(model, ng.Gaussian())
+    opt = ng.kncg(model, ng.Gaussian())
     params = start()
     state, step = opt.init(params), jax.jit(opt.step)
     losses = []

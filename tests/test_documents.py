@@ -129,7 +129,7 @@ def test_a_part_is_a_page_of_code(compilations):
     makers = {
         "metric": lambda a: natgrad.natural_gradient(model, gaussian, metric=scope["Plain"](a)),
         "search": lambda a: natgrad.natural_gradient(model, gaussian, search=scope["Halving"](a)),
-        "preconditioner": lambda a: natgrad.fast(
+        "preconditioner": lambda a: natgrad.kncg(
             model, gaussian, preconditioner=scope["RootMeanSquare"](0.9 * a)
         ),
     }

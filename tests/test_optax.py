@@ -276,8 +276,8 @@ def first_layer(path, leaf):
 
 
 STEPS = {
-    "fast": lambda **k: ng.fast(MODEL, LIKELIHOOD, **k),
-    "fast, Jacobi": lambda **k: ng.fast(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), **k),
+    "kncg": lambda **k: ng.kncg(MODEL, LIKELIHOOD, **k),
+    "kncg, Jacobi": lambda **k: ng.kncg(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), **k),
     "rate": lambda **k: ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, learning_rate=0.5, **k),
     "radius": lambda **k: ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, search=ng.KLRadius(0.1), **k),
 }
@@ -298,8 +298,8 @@ def test_an_optimizers_steps_are_its_own(name, options):
 
 
 def test_the_recipe_to_try_first_in_a_chain():
-    tx = ng.optax.fast(MODEL, LIKELIHOOD, floor=1e-3, max_norm=0.5, trainable=first_layer)
-    opt = ng.fast(MODEL, LIKELIHOOD, floor=1e-3, max_norm=0.5, trainable=first_layer)
+    tx = ng.optax.kncg(MODEL, LIKELIHOOD, floor=1e-3, max_norm=0.5, trainable=first_layer)
+    opt = ng.kncg(MODEL, LIKELIHOOD, floor=1e-3, max_norm=0.5, trainable=first_layer)
     params, state = run(optax.chain(optax.clip_by_global_norm(1e9), tx, optax.scale(1.0)), 5, value_fn=loss)
     np.testing.assert_allclose(flat(params), flat(native(opt, 5)[0]), rtol=1e-6, atol=1e-9)
     assert optax.tree.get(state, "info").step_norm <= 0.5 + 1e-9
@@ -315,8 +315,8 @@ def test_a_search_that_probes_the_loss_is_refused():
     "tx",
     [
         scale_by(reject=1e9),
-        ng.optax.fast(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), reject=1e9),
-        ng.optax.fast(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), reject=1e9, weight_decay=0.1),
+        ng.optax.kncg(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), reject=1e9),
+        ng.optax.kncg(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), reject=1e9, weight_decay=0.1),
     ],
 )
 def test_a_refusal_gives_updates_of_zero(tx):
@@ -337,10 +337,10 @@ def test_trainable_parameters_alone_have_a_metric():
 
 
 def test_inside_multi_steps_and_a_chain_the_steps_of_an_optimizer():
-    tx = optax.MultiSteps(ng.optax.fast(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi()), 2, **IN_FLOAT64)
+    tx = optax.MultiSteps(ng.optax.kncg(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi()), 2, **IN_FLOAT64)
     with jax.numpy_dtype_promotion("standard"):  # optax divides by an integer count
         after, _ = run(tx, 4, value_fn=loss)
-    wanted, _, _ = native(STEPS["fast, Jacobi"](), 2)
+    wanted, _, _ = native(STEPS["kncg, Jacobi"](), 2)
     np.testing.assert_allclose(flat(after), flat(wanted), rtol=1e-6, atol=1e-9)
 
 

@@ -76,7 +76,7 @@ def test_what_lies_on_several_devices_is_not_packed():
 RECIPES = {
     "ngd": ng.natural_gradient,
     "ncg-l": ng.natural_conjugate_gradient,
-    "fast": ng.fast,
+    "kncg": ng.kncg,
     "hf": lambda *a: ng.hessian_free(*a, solver=ng.TruncatedCG(6)),
     "ksd": lambda *a: ng.krylov_subspace_descent(*a, size=3),
     "tonga": ng.tonga,

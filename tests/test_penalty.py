@@ -58,7 +58,7 @@ def test_every_number_of_a_step_with_a_penalty_is_the_dense_formulas(chosen, mic
     np.testing.assert_allclose(info.kl, step @ F @ step / 2, rtol=1e-8)
 
 
-@pytest.mark.parametrize("recipe", [ng.fast, ng.hessian_free, ng.natural_conjugate_gradient])
+@pytest.mark.parametrize("recipe", [ng.kncg, ng.hessian_free, ng.natural_conjugate_gradient])
 def test_a_penalty_on_chosen_parameters_pulls_them_alone(recipe):
     opt = recipe(CASE.model, ng.Bernoulli(), l2=30.0, decayed=matrices)
     params, state = CASE.params, opt.init(CASE.params)

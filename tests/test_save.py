@@ -24,11 +24,11 @@ RECIPES = {
     "natural_gradient": ng.natural_gradient(MODEL, B, solver=SOLVER, metric=ng.MonteCarloFisher()),
     "NCG-L": ng.natural_conjugate_gradient(MODEL, B, direction=ng.Natural(SOLVER)),
     "NCG-F": ng.natural_conjugate_gradient(MODEL, B, direction=ng.Natural(SOLVER), beta=ng.PolakRibiere()),
-    "fast": ng.fast(MODEL, B),
+    "kncg": ng.kncg(MODEL, B),
     "hessian_free": ng.hessian_free(MODEL, B, solver=ng.TruncatedCG(4)),
     "krylov_subspace_descent": ng.krylov_subspace_descent(MODEL, B, size=3),
     "tonga": ng.tonga(MODEL, B, direction=ng.Tonga(2, 3, centered=True)),
-    "averaged": ng.Averaged(ng.fast(MODEL, B)),
+    "averaged": ng.Averaged(ng.kncg(MODEL, B)),
 }
 
 
@@ -87,7 +87,7 @@ def loss(params):
 
 TRANSFORMATIONS = {
     "natural_gradient": ng.optax.natural_gradient(0.5, MODEL, B, solver=SOLVER),
-    "fast": ng.optax.fast(MODEL, B, preconditioner=ng.Jacobi()),
+    "kncg": ng.optax.kncg(MODEL, B, preconditioner=ng.Jacobi()),
 }
 
 
@@ -112,7 +112,7 @@ def test_a_train_state_is_saved_and_goes_on(name, tmp_path):
     assert loss(steps(saved, 2).params) < loss(PARAMS)
 
 
-@pytest.mark.parametrize("name", ["natural_gradient", "fast"])
+@pytest.mark.parametrize("name", ["natural_gradient", "kncg"])
 def test_an_nnx_optimizer_is_saved_and_goes_on(name, tmp_path):
     graph, start = nnx.split(nnx.Linear(3, 3, rngs=nnx.Rngs(0), param_dtype=jnp.float64))
 
@@ -123,8 +123,8 @@ def test_an_nnx_optimizer_is_saved_and_goes_on(name, tmp_path):
         return jnp.mean(B.nll(model(params, X), T))
 
     tx = (
-        ng.optax.fast(model, B, preconditioner=ng.Jacobi())
-        if name == "fast"
+        ng.optax.kncg(model, B, preconditioner=ng.Jacobi())
+        if name == "kncg"
         else ng.optax.natural_gradient(0.5, model, B, solver=SOLVER)
     )
 

@@ -32,7 +32,7 @@ def on_eight(tmp_path_factory):
     """What one process with eight devices found: every process costs its start."""
     sizes = [(16, 32, 16, 8), (16, 128, 64, 8)]
     programs = [(8, sizes[0], None, False), (8, sizes[1], None, False), (8, sizes[0], MICROBATCH, False)]
-    cases = [("ngd", "float64", 20, 8, True), ("fast", "float64", 1, 8, False)]
+    cases = [("ngd", "float64", 20, 8, True), ("kncg", "float64", 1, 8, False)]
     job = {"programs": programs, "cases": cases}
     found = run(8, "sharded.py", job, tmp_path_factory.mktemp("sharded"))
     return found[: len(programs)], found[len(programs) :]
@@ -83,7 +83,7 @@ ENTRY %main (x: f32[2]) -> f32[2] {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", [*METHODS, "fast", "minres-qlp"])
+@pytest.mark.parametrize("method", [*METHODS, "kncg", "minres-qlp"])
 def test_every_method_on_every_number_of_devices(method, tmp_path):
     cases = [(method, "float64", 20, devices, cut) for devices in (1, 2, 4, 8) for cut in (False, True)]
     assert max(run(8, "sharded.py", {"cases": cases}, tmp_path)) < 1e-6

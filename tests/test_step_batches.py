@@ -419,13 +419,13 @@ def planned(opt, params, cases):
     ("recipe", "options"),
     [
         (ng.natural_gradient, {}),
-        (ng.fast, {}),
+        (ng.kncg, {}),
         (ng.hessian_free, {}),
         (ng.natural_gradient, {"preconditioner": ng.Jacobi()}),
         (ng.natural_gradient, {"metric": ng.DiagonalFisher()}),
-        (ng.fast, {"preconditioner": ng.Kronecker(size=None)}),
+        (ng.kncg, {"preconditioner": ng.Kronecker(size=None)}),
     ],
-    ids=["ngd", "fast", "hf", "Jacobi", "DiagonalFisher", "Kronecker"],
+    ids=["ngd", "kncg", "hf", "Jacobi", "DiagonalFisher", "Kronecker"],
 )
 def test_with_chunks_memory_does_not_follow_the_batch(recipe, options):
     """Nor does a group of a diagonal's or a factor's examples: 65,536 in 100 groups are 656 each."""

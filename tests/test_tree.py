@@ -179,9 +179,9 @@ def without_products(params, inputs):
         ng.hessian_free,
         ng.krylov_subspace_descent,
         ng.tonga,
-        ng.fast,
+        ng.kncg,
     ],
-    ids=["CG", "QLP", "sampled", "dual", "hf", "ksd", "tonga", "fast"],
+    ids=["CG", "QLP", "sampled", "dual", "hf", "ksd", "tonga", "kncg"],
 )
 def test_directions_are_in_full_precision(recipe):
     opt = recipe(without_products, ng.Bernoulli())

@@ -269,7 +269,7 @@ BAD_STEPS |= {
         "model is a Linear that holds arrays",
     ),
     "a module for optax": (
-        lambda: ng.optax.fast(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), ng.Gaussian()),
+        lambda: ng.optax.kncg(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), ng.Gaussian()),
         TypeError,
         "model is a Linear that holds arrays",
     ),
@@ -321,7 +321,7 @@ BAD_TYPES = {
         "model is a Linear that holds arrays, or cannot be hashed: give a function, lambda params, x: eqx.combine",
     ),
     "an nnx module as the model": (
-        lambda: ng.fast(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), ng.Gaussian()),
+        lambda: ng.kncg(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), ng.Gaussian()),
         "model is a Linear that holds arrays.*nnx.merge",
     ),
     "a module in a Stateful": (
@@ -402,14 +402,14 @@ RECIPES = {
     "sgd": ng.sgd(mlp, ng.Bernoulli()),
     "natural_gradient": OPT,
     "ncg": ng.natural_conjugate_gradient(mlp, ng.Bernoulli()),
-    "fast": ng.fast(mlp, ng.Bernoulli()),
-    "calibrating": ng.fast(mlp, ng.Bernoulli(), damping=ng.LevenbergMarquardt("calibrate")),
+    "kncg": ng.kncg(mlp, ng.Bernoulli()),
+    "calibrating": ng.kncg(mlp, ng.Bernoulli(), damping=ng.LevenbergMarquardt("calibrate")),
     "on the host": ng.natural_conjugate_gradient(mlp, ng.Bernoulli(), search=ng.Cobyla()),
     "hessian_free": ng.hessian_free(mlp, ng.Bernoulli()),
     "ksd": ng.krylov_subspace_descent(mlp, ng.Bernoulli(), size=3),
     "tonga": ng.tonga(mlp, ng.Bernoulli()),
 }
-SAME_STATE = ({"natural_gradient", "ncg", "on the host"}, {"fast", "calibrating"})
+SAME_STATE = ({"natural_gradient", "ncg", "on the host"}, {"kncg", "calibrating"})
 """These remember the same things: each can go on from another's state."""
 
 

@@ -1,6 +1,7 @@
 """Natural-gradient training for JAX with the full Fisher metric, matrix-free."""
 
 import importlib
+import typing
 
 from natgrad._version import __version__
 from natgrad.averaging import Averaged
@@ -29,8 +30,8 @@ from natgrad.optimizer import Optimizer
 from natgrad.precondition import Diagonal, Identity, Jacobi
 from natgrad.problem import Stateful
 from natgrad.recipes import (
-    fast,
     hessian_free,
+    kncg,
     krylov_subspace_descent,
     natural_conjugate_gradient,
     natural_gradient,
@@ -51,8 +52,13 @@ from natgrad.solve.result import Reason
 from natgrad.state import Batches, Info, Outcome, State
 
 
-def __getattr__(name: str) -> object:
-    """Import `ng.optax` when it is first asked for: optax takes as long to import as the rest of natgrad."""
+def __getattr__(name: str) -> typing.Any:
+    """Import `ng.optax` when it is first asked for: optax takes as long to import as the rest of natgrad.
+
+    `ng.fast`, the old name of `ng.kncg`, is reached through here, so that it is not listed.
+    """
     if name == "optax":
         return importlib.import_module("natgrad.optax")
+    if name == "fast":
+        return importlib.import_module("natgrad.recipes").fast
     raise AttributeError(f"module 'natgrad' has no attribute {name!r}")

@@ -35,7 +35,7 @@ class AveragedState(NamedTuple):
 class Averaged(Part):
     """An optimizer, and an average of the parameters on its path, `state.average`.
 
-        opt = ng.Averaged(ng.fast(model, likelihood), decay=0.99)
+        opt = ng.Averaged(ng.kncg(model, likelihood), decay=0.99)
 
     The last minibatches pull the parameters to and fro; their average is steadier and usually better, at the price of
     one more copy of the parameters. Steps, and what they return, are the optimizer's own.

@@ -7,6 +7,7 @@ rate and turns it downhill.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -126,7 +127,7 @@ def scale_by_natural_gradient(
 def from_optimizer(opt: Optimizer, seed: int = 0) -> optax.GradientTransformationExtraArgs:
     """Return an optimizer's own steps as a transformation: what comes out is the step d, to be added as it is.
 
-    Any optimizer whose search does not probe the loss: `ng.fast`, `ng.natural_gradient` with a rate or `KLRadius`.
+    Any optimizer whose search does not probe the loss: `ng.kncg`, `ng.natural_gradient` with a rate or `KLRadius`.
     The extra arguments of `update` are those of `scale_by_natural_gradient`. Put it last in a chain.
     """
     if opt.search.measures or opt.search.on_host:
@@ -136,7 +137,7 @@ def from_optimizer(opt: Optimizer, seed: int = 0) -> optax.GradientTransformatio
     return _transformation(opt, seed, natural=False)
 
 
-def fast(
+def kncg(
     model: Model,
     likelihood: Likelihood,
     *,
@@ -153,11 +154,11 @@ def fast(
     has_aux: bool = False,
     seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Return `ng.fast`, which says what each argument is, as an optax optimizer: `from_optimizer` of it.
+    """Return `ng.kncg`, which says what each argument is, as an optax optimizer: `from_optimizer` of it.
 
     The loss is `value_fn`'s: so a penalty or another objective belongs there.
     """
-    opt = recipes.fast(
+    opt = recipes.kncg(
         model,
         likelihood,
         preconditioner=preconditioner,
@@ -173,6 +174,23 @@ def fast(
         has_aux=has_aux,
     )
     return from_optimizer(opt, seed)
+
+
+def _fast(*arguments: Any, **options: Any) -> optax.GradientTransformationExtraArgs:
+    """Return `kncg` of these arguments, and warn: `fast` is the name it had before."""
+    warnings.warn(
+        "ng.optax.fast is now called ng.optax.kncg: natgrad 0.3 drops the old name.",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return kncg(*arguments, **options)
+
+
+def __getattr__(name: str) -> Any:
+    """Return the old name of `kncg`, which is not listed."""
+    if name == "fast":
+        return _fast
+    raise AttributeError(f"module 'natgrad.optax' has no attribute {name!r}")
 
 
 def natural_gradient(

@@ -9,6 +9,7 @@ Every recipe takes these too, and hands them to `Optimizer`, which says more of 
     has_aux         whether the model returns something else after its outputs
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Never
 
@@ -130,7 +131,7 @@ def natural_gradient(
     )
 
 
-def fast(
+def kncg(
     model: Model,
     likelihood: Likelihood,
     *,
@@ -149,12 +150,13 @@ def fast(
     has_aux: bool = False,
     **unknown: Never,
 ) -> Optimizer:
-    """What to try first on a new model, with minibatches of a hundred to a few thousand examples: no rate to tune.
+    """KNCG: try it first on a new model, with minibatches of a hundred to a few thousand examples. No rate to tune.
 
-    NCG-Q with Kronecker factors: the preconditioned gradient and the last step, combined by the quadratic model with
-    the exact metric. There is no solver in a step: beside the gradient, two forward-mode passes, a look at the loss and
-    the preconditioner. Three things get more out of it: batches of 500 to 1000 examples; metric and ρ on a hundred or
-    two of them, `step(…, metric_inputs=x[:125], ratio_batch=(x[:125], t[:125]))`; `ng.Averaged`.
+    Kronecker-preconditioned natural conjugate gradient, NCG-Q with Kronecker factors: the preconditioned gradient and
+    the last step, with coefficients from the exact quadratic model. There is no solver in a step: beside the gradient,
+    two forward-mode passes, a look at the loss and the preconditioner. Three things get more out of it: batches of 500
+    to 1000 examples; metric and ρ on a hundred or two of them,
+    `step(…, metric_inputs=x[:125], ratio_batch=(x[:125], t[:125]))`; `ng.Averaged`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
@@ -171,11 +173,11 @@ def fast(
     """
     if {"learning_rate", "lr"} & unknown.keys():
         raise TypeError(
-            "ng.fast has no learning rate: a quadratic model chooses the step length. Change floor= instead, or bound "
+            "ng.kncg has no learning rate: a quadratic model chooses the step length. Change floor= instead, or bound "
             "the length by max_norm=; ng.natural_gradient takes a rate."
         )
     for name in unknown:
-        raise TypeError(f"fast() got an unexpected keyword argument {name!r}")
+        raise TypeError(f"kncg() got an unexpected keyword argument {name!r}")
     if damping is not None and floor is not None:
         raise ValueError("Give damping= or floor=, not both: a damping has bounds of its own.")
     if damping is None:
@@ -186,6 +188,14 @@ def fast(
     metric = Fisher() if metric is None else metric
     common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
     return Optimizer(model, likelihood, rows, QuadraticModel(), metric, damping, *common)
+
+
+def fast(*arguments: Any, **options: Any) -> Optimizer:
+    """Return `kncg` of these arguments, and warn: this is the name it had in natgrad 0.1."""
+    warnings.warn(
+        "ng.fast is now called ng.kncg: natgrad 0.3 drops the old name.", DeprecationWarning, stacklevel=2
+    )
+    return kncg(*arguments, **options)
 
 
 def natural_conjugate_gradient(

@@ -19,7 +19,7 @@ def marked(place, name):
 @pytest.mark.parametrize("name", [marked(*each) for each in enumerate(NAMES)])
 def test_a_trajectory_is_as_recorded(name):
     with np.load(trajectories.FILE) as recorded:
-        wanted, nearby = recorded["|".join(name)]
+        wanted, nearby = recorded[trajectories.key(*name)]
     found, _ = trajectories.compute(*name)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
     known = np.nan_to_num(np.abs(nearby - wanted))

@@ -26,12 +26,14 @@ RECIPES = {
     "ncg-f": lambda *a, **o: ng.natural_conjugate_gradient(
         *a, direction=ng.Natural(CG), beta=ng.PolakRibiere(), **o
     ),
-    "fast": ng.fast,
+    "kncg": ng.kncg,
     "hf": lambda *a, **o: ng.hessian_free(*a, solver=ng.TruncatedCG(6, progress=None), **o),
     "ksd": lambda *a, **o: ng.krylov_subspace_descent(*a, size=3, search=ng.search.SubspaceBFGS(4, 5), **o),
     "tonga": lambda *a, **o: ng.tonga(*a, direction=ng.Tonga(2, 3), **o),
 }
 VARIANTS = ("whole", "microbatch", "weights", "trainable", "metric inputs", "gradient")
+FORMER = {"kncg": "fast"}
+"""What a recipe was called when its trajectories were recorded."""
 NUMBERS = ("loss", "new_loss", "rho", "damping", "grad_norm", "step_norm", "kl", "outcome", "answer")
 
 
@@ -100,6 +102,11 @@ def names():
                     yield model, recipe, variant
 
 
+def key(model, recipe, variant):
+    """Return the name of a trajectory in the file."""
+    return "|".join((model, FORMER.get(recipe, recipe), variant))
+
+
 def compute(model, recipe, variant):
     """Return one trajectory by name."""
     case = next(case for case in problems() if case[0] == model)
@@ -111,6 +118,6 @@ if __name__ == "__main__":
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     rows = {}
     for name in names():
-        rows["|".join(name)] = compute(*name)
-        print(*name, rows["|".join(name)][-1, :3], flush=True)
+        rows[key(*name)] = compute(*name)
+        print(*name, rows[key(*name)][-1, :3], flush=True)
     np.savez_compressed(FILE, **rows)
