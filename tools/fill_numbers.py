@@ -12,7 +12,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -29,22 +28,16 @@ PLACE = re.compile(r"(<!-- numbers: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOT
 NONE, UNMEASURED = "–", "not measured"
 SECONDS = Panel(SQUARED_ERROR, "training_seconds")
 STEPS = Panel(SQUARED_ERROR, "iteration")
-NAMES = {"kncg": "`ng.fast` (KNCG)", "natgrad.fast, averaged": "`ng.fast` (KNCG)"}
-"""What these pages call a method."""
-RENAMED = {"ncg-kron": "kncg"}
-"""Methods that had another name when they ran."""
+NAMES = {"natgrad.fast, averaged": "KNCG"}
+"""What these pages call a contestant of the race."""
 EARLY = 20
 """Figure 1 compares what steps do from this iteration on."""
 
 
 @cache
 def runs(folder: str) -> Runs:
-    """Return the runs of a result, under the names that methods have today."""
-    logs = []
-    for log in read(ROOT / "results" / folder).logs:
-        method = {**log.header["method"], "name": RENAMED.get(log.method, log.method)}
-        logs.append(replace(log, header={**log.header, "method": method}))
-    return Runs.of(logs)
+    """Return the runs of a result."""
+    return read(ROOT / "results" / folder)
 
 
 @cache
@@ -196,7 +189,7 @@ def stale(page: Path) -> Iterator[str]:
 
 
 def _name(found: Runs, folder: str, name: str) -> str:
-    return NAMES.get(name, found.label(name)) + " (void)" * (name in void(folder))
+    return found.label(name) + " (void)" * (name in void(folder))
 
 
 def _clock(logs: dict[str, tuple[RunLog, ...]], times: list[float], errors: list[float]) -> list[list[str]]:

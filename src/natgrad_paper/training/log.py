@@ -282,7 +282,18 @@ def _check(record: dict[str, Any], where: str, line: str) -> None:
 
 def _translated(records: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
     """Return the records of a log of natgrad 0.1, format 1, as those of today."""
-    header = {**records[0], "format": FORMAT, "training": {"name": ""}, "settings": records[0].get("config")}
+    method, settings = records[0].get("method"), records[0].get("config")
+    if isinstance(method, dict) and method.get("name") == "ncg-kron":
+        method = {**method, "name": "kncg", "label": "KNCG"}
+    if isinstance(settings, dict):
+        settings = {"kncg" if name == "kron" else name: value for name, value in settings.items()}
+    header = {
+        **records[0],
+        "format": FORMAT,
+        "training": {"name": ""},
+        "method": method,
+        "settings": settings,
+    }
     translated = [header]
     for record in records[1:]:
         match record:

@@ -315,6 +315,28 @@ def test_logs_of_the_first_format_are_read(tmp_path, reason, status):
     assert found.complete == (status not in ("interrupted", "failed"))
 
 
+def test_the_first_format_has_the_names_of_today(tmp_path):
+    """`kncg` was `ncg-kron`, and its settings `kron`."""
+    old = {"name": "ncg-kron", "label": "NCG-Q, Kronecker", "color": "#D55E00", "order": 7}
+    config = {"sgd": {"rate": 0.1}, "kron": {"batch": 500}}
+    path = tmp_path / "old.jsonl"
+    path.write_text(json.dumps({**OLD, "method": old, "config": config}) + "\n")
+    found = log.read(path)
+    assert found.method == "kncg"
+    assert found.header["method"] == {**old, "name": "kncg", "label": "KNCG"}
+    assert found.header["settings"] == {"sgd": {"rate": 0.1}, "kncg": {"batch": 500}}
+    path.write_text(json.dumps({**HEADER, "record": "header", "format": 2, "method": old}) + "\n")
+    assert log.read(path).method == "ncg-kron"  # A method of today may have any name.
+
+
+@pytest.mark.parametrize("field", ["method", "config"])
+def test_an_old_header_without_its_tables_is_refused(tmp_path, field):
+    path = tmp_path / "old.jsonl"
+    path.write_text(json.dumps({**OLD, field: None}) + "\n")
+    with pytest.raises(UserError, match=r"line 1: (method\.name|settings): expected a t"):
+        log.read(path)
+
+
 def test_figure_2s_logs_of_the_first_format_are_refused_in_one_line(tmp_path):
     path = tmp_path / "old.jsonl"
     path.write_text(f"{json.dumps(OLD)}\n{json.dumps({'record': 'part', 'what': 'training', 'name': 'x'})}\n")
