@@ -29,9 +29,9 @@ def show(console: Any, directory: Path) -> None:
     if known is not None:
         used = {name: settings(known, preset, None) for name, preset in known.presets().items()}
         presets = {name: each.model_dump(mode="json") for name, each in used.items()}
-    story, option = (Story(runs.experiment), "--data") if known is None else (known.story, known.option)
+    story = Story(runs.experiment) if known is None else known.story
     with naming(directory):
-        written = page.write(runs, story, directory, presets, option)
+        written = page.write(runs, story, directory, presets)
     for table in screen.tables(runs, story):
         console.print(table)
     for path in (*written, directory / "logs"):

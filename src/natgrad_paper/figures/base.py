@@ -38,8 +38,6 @@ class Experiment:
     """Whether its methods make sense together only, so that all of them run."""
     cost: Callable[[Any, int, int], str] | None = None
     """Words on what a run costs, from (settings, methods, seeds), where the budget does not tell."""
-    option: str = "--data"
-    """The option that names the user's data file."""
 
     def presets(self) -> dict[str, Preset]:
         """Return the presets by name."""

@@ -24,16 +24,14 @@ Presets = Mapping[str, Mapping[str, Any]]
 NONE: Presets = MappingProxyType({})
 
 
-def write(
-    runs: Runs, story: Story, directory: Path, presets: Presets = NONE, option: str = "--data"
-) -> list[Path]:
+def write(runs: Runs, story: Story, directory: Path, presets: Presets = NONE) -> list[Path]:
     """Write the page, the figure and the tables into the directory; return their paths, the page first.
 
-    `presets` and `option` are for the command: the settings of each of the experiment's presets, and what names a file.
+    `presets` are for the command: the settings of each of the experiment's presets.
     """
     judged = claims.judge(story.claims, runs)
     figure = story.figure(runs) if story.figure else draw(runs, story.view, story.groups)
-    drawn, command = svg(figure), provenance.command(runs, presets, option)
+    drawn, command = svg(figure), provenance.command(runs, presets)
     files: dict[str, str | bytes] = {"report.html": html(runs, story, judged, drawn, command)}
     files |= {f"{runs.experiment}.svg": drawn, f"{runs.experiment}.png": png(figure)}
     files |= {"results.csv": tables.as_csv(runs.evaluations)}

@@ -88,10 +88,10 @@ def settings(runs: Runs) -> list[tuple[str, str]]:
     return [(field, _values(values)) for field, values in _stated(runs).items()]
 
 
-def command(runs: Runs, known: Mapping[str, Mapping[str, Any]], option: str = "--data") -> str:
+def command(runs: Runs, known: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the command that makes such logs: preset, what was changed in it, methods and seeds.
 
-    `known` has the settings of each of the experiment's presets, `option` names the user's data file.
+    `known` has the settings of each of the experiment's presets.
     """
     preset = str(runs.header["preset"])
     words = ["natgrad", "run", runs.experiment]
@@ -99,7 +99,7 @@ def command(runs: Runs, known: Mapping[str, Mapping[str, Any]], option: str = "-
     words += ["--methods", ",".join(runs.methods)]
     words += ["--seeds", ",".join(map(str, runs.seeds)) + ("," if len(runs.seeds) == 1 else "")]
     if file := runs.header["data"].get("file"):
-        words += [option, str(file)]
+        words += ["--data", str(file)]
     usual = {field: _written(value) for field, value in flat(known.get(preset, {})).items()}
     for field, values in _stated(runs).items():
         if field in usual and len(values) == 1 and (value := next(iter(values))) != usual[field]:

@@ -17,8 +17,8 @@ def test_settings_are_listed_with_their_methods_where_these_differ():
 def test_the_command_says_what_was_changed():
     known = {"small": {"damping": {"initial": 3.0}, "budget": {"seconds": 45.0, "iterations": None}}}
 
-    def command(*logs, **rest):
-        return provenance.command(runs(*logs), known, **rest)
+    def command(*logs):
+        return provenance.command(runs(*logs), known)
 
     plain = command(run_log(settings=SETTINGS), run_log(seed=1, settings=SETTINGS))
     assert plain == "natgrad run curves --preset small --methods ngd --seeds 0,1"
@@ -33,7 +33,7 @@ def test_the_command_says_what_was_changed():
     assert "damping.initial" not in both  # not in all that state it
     file = run_log(settings=SETTINGS)
     file.header["data"]["file"] = "my faces.mat"
-    assert command(file, option="--source").endswith("--seeds 0, --source 'my faces.mat'")
+    assert command(file).endswith("--seeds 0, --data 'my faces.mat'")
     own = run_log(settings=changed)
     own.header["preset"] = "mine"
     assert "--preset mine.toml" in command(own)
