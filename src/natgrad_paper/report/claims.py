@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy import stats
 
 from natgrad_paper.report import health
 from natgrad_paper.report.curves import common, errors_at, pairs
@@ -105,6 +104,8 @@ def lede(verdicts: Sequence[Verdict]) -> str:
 
 def interval(differences: np.ndarray) -> tuple[float, float, float]:
     """Return the mean of differences, one per seed, and the ends of Student's interval of it."""
+    from scipy import stats  # here, because it takes half a second to import
+
     mean = float(np.mean(differences))
     error = float(np.std(differences, ddof=1)) / float(np.sqrt(len(differences)))
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1)) * error
@@ -223,19 +224,18 @@ class BestBelow:
 
     def __call__(self, runs: Runs) -> list[Finding]:
         present = [name for name in self.candidates if runs.method(name)]
-        if not present or not runs.method(self.upper):
-            return [Finding(f"no runs of {self.upper if present else 'any natural method'}", Verdict.ABSENT)]
+        if missing := absent(runs, *([self.upper] if present else self.candidates)):
+            return missing
         whole = {name: [log for log in runs.method(name) if log.complete] for name in present}
         voids = {name: health.cause(logs) for name, logs in whole.items()}
         sound = {name: logs for name, logs in whole.items() if not voids[name]}
         if not sound:
-            return [
-                Finding(f"no sound runs of any natural method: {'; '.join(voids.values())}", Verdict.VOID)
-            ]
+            names = " or ".join(map(runs.label, present))
+            return [Finding(f"no sound runs of {names}: {'; '.join(voids.values())}", Verdict.VOID)]
         where = common((log for logs in sound.values() for log in logs), self.panel.axis)
         errors = {name: errors_at(logs, self.panel, where) if where else [] for name, logs in sound.items()}
         scores = {name: self.panel.measure.mean(values) for name, values in errors.items() if values}
         if not scores:
-            return [Finding("no whole runs of any natural method", Verdict.OPEN)]
+            return [Finding(f"no whole runs of {' or '.join(map(runs.label, sound))}", Verdict.OPEN)]
         best = min(scores, key=lambda name: scores[name])
         return Below(best, self.upper, (self.panel,), self.smallest)(runs)

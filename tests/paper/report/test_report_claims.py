@@ -344,4 +344,13 @@ def test_best_is_picked_at_equal_time():
     assert found.verdict is HOLDS
     assert found.words.startswith("Y / ADAM at 4 s")
     assert BestBelow(("x",), "nesterov")(runs(*logs))[0].words == "no runs of nesterov"
-    assert BestBelow(("q",), "adam")(runs(*logs))[0].words == "no runs of any natural method"
+    assert BestBelow(("q", "r"), "adam")(runs(*logs))[0].words == "no runs of q or r"
+
+
+def test_best_names_the_methods_that_are_no_candidates():
+    others = [run_log("adam", seed) for seed in range(3)]
+    cut = [run_log(name, 0, end=None) for name in ("x", "y")]
+    (found,) = BestBelow(("x", "y", "z"), "adam")(runs(*cut, *others))
+    assert (found.words, found.verdict) == ("no whole runs of X or Y", OPEN)
+    (found,) = BestBelow(("a", "z"), "adam")(runs(ailing("a", 0, refused=50), *others))
+    assert (found.words, found.verdict) == ("no sound runs of A: A, seed 0: 50 of 100 steps refused", VOID)
