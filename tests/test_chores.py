@@ -1,4 +1,4 @@
-"""The contributor's chores say what is so: the list of slow tests, and the oldest versions."""
+"""The contributor's chores say what is so: the list of slow tests, the oldest versions, one name per recipe."""
 
 import ast
 import re
@@ -36,3 +36,18 @@ def test_the_oldest_versions_that_are_allowed_are_those_that_are_tested(folder):
         assert pins[name] == least or pins[name].startswith(f"{least}."), name
     assert project["requires-python"] == ">=3.11"
     assert sys.version_info >= (3, 11)
+
+
+def test_the_old_name_of_kncg_stands_only_beside_the_new_one():
+    """In every page and source but CHANGELOG; results keep the words of their day."""
+    folders = ("src", "tests", "docs", "examples", "benchmarks", "tools", "paper")
+    inner = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    pages = [
+        path for path in (*ROOT.glob("*"), *inner) if path.suffix in (".md", ".rst", ".py", ".toml", ".j2")
+    ]
+    assert len(pages) > 200
+    old = re.compile(r"\bng\.(optax\.)?fast\b|\bnatgrad\.fast\(")
+    for path in pages:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            said = old.search(line) and "kncg" not in line and path.name != "CHANGELOG.md"
+            assert not said, f"{path.relative_to(ROOT)}:{number}: {line}"
