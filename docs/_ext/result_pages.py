@@ -73,9 +73,7 @@ def write(app: Sphinx, problem: Exception | None) -> None:
         if folder.name not in UNREAD:
             runs = load.read(folder)
             with tempfile.TemporaryDirectory() as place:
-                page.write(
-                    runs, figures.load(str(runs.header["experiment"])).story, Path(place), {}, "--data"
-                )
+                page.write(runs, figures.load(runs.experiment).story, Path(place))
                 shutil.copyfile(Path(place) / "report.html", target / f"report-{folder.name}.html")
 
 
