@@ -281,7 +281,7 @@ def _check(record: dict[str, Any], where: str, line: str) -> None:
 
 
 def _translated(records: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Return the records of a log of natgrad 0.1, format 1, as those of today."""
+    """Return the records of a log of natgrad 0.1, format 1, as those of today: there `kncg` was `ncg-kron`."""
     method, settings = records[0].get("method"), records[0].get("config")
     if isinstance(method, dict) and method.get("name") == "ncg-kron":
         method = {**method, "name": "kncg", "label": "KNCG"}
@@ -313,6 +313,8 @@ def _translated(records: list[dict[str, Any]], where: str) -> list[dict[str, Any
             case {"record": "sight"}:
                 title = {"what": "data", "title": record.get("stage")}
                 translated.append({**record, "record": "pictures", **title})
+            case {"method": "ncg-kron"}:
+                translated.append({**record, "method": "kncg"})
             case _:
                 translated.append(record)
     return translated

@@ -12,7 +12,7 @@ from pages import SETTINGS, STORY, Page, several, words_of, written
 from synthetic import REFUSED, run_log
 
 from natgrad_paper.report import load, page
-from natgrad_paper.report.claims import Below, Claim
+from natgrad_paper.report.claims import Below, BestBelow, Claim
 from natgrad_paper.report.parts import Cell, Part, Picture, Table, Words
 from natgrad_paper.report.story import Story
 from natgrad_paper.report.views import LINEAR, RECONSTRUCTION, Measure, Panel, View
@@ -324,6 +324,22 @@ def test_old_logs_are_reported(tmp_path):
     found = Page((tmp_path / "report.html").read_text()).text
     assert "processor, s" not in found
     assert "Every one of the 3 runs used its budget" in found
+
+
+def test_claims_on_kncg_judge_old_logs(tmp_path):
+    """Which called it `ncg-kron`, in every evaluation, too."""
+    logs = [run_log("ncg-kron", seed, 0.5 + seed / 100, label="NCG-Q, Kronecker") for seed in range(3)]
+    synthetic.write(logs + [run_log("adam", seed) for seed in range(3)], tmp_path)
+    for path in (tmp_path / "logs").iterdir():
+        text = path.read_text().replace('"format": 2', '"format": 1').replace('"settings"', '"config"')
+        name = path.name.partition(".")[0]
+        path.write_text(text.replace('"record": "evaluation"', f'"record": "evaluation", "method": "{name}"'))
+    story = Story("Figure 3", claims=(Claim("h", "", "", (BestBelow(("ngd", "kncg"), "adam"),)),))
+    page.write(load.read(tmp_path), story, tmp_path)
+    found = (tmp_path / "report.html").read_text()
+    assert "KNCG / ADAM at 4 s: 0.5" in found
+    assert "ncg-kron" not in found
+    assert "Kronecker" not in found
 
 
 def test_a_cut_log_is_reported(tmp_path):
