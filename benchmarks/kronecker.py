@@ -31,7 +31,7 @@ def batches(x: jax.Array, seed: int, size: int = BATCH) -> Any:
 
 def trained(x: jax.Array, seed: int) -> tuple[Any, float]:
     """Return parameters some way down the road, and λ there."""
-    opt = ng.kncg(autoencoder, ng.Bernoulli())
+    opt = ng.kncg(autoencoder, ng.Bernoulli(), probe=None, average=None)
     params = autoencoder.init(seed)
     state, step = opt.init(params), jax.jit(opt.step, donate_argnums=(0, 1))
     for size, steps in ROAD:
@@ -76,7 +76,7 @@ def overhead(params: Any, x: jax.Array) -> None:
     kinds = {"without": ng.Identity(), "with": ng.Kronecker()}
 
     def many(kind: Any) -> Any:
-        opt = ng.kncg(autoencoder, ng.Bernoulli(), preconditioner=kind)
+        opt = ng.kncg(autoencoder, ng.Bernoulli(), preconditioner=kind, probe=None, average=None)
         state = opt.init(params)._replace(steps=jnp.int32(1024))
         step = jax.jit(opt.step, donate_argnums=(0, 1))
 

@@ -36,7 +36,7 @@ def optimizer(name, microbatch=MICROBATCH):
     if name == "ncg-q":
         return ng.natural_conjugate_gradient(**common, direction=ng.Preconditioned(ng.Jacobi(blocks=4)))
     if name == "kncg":
-        return ng.kncg(**common)
+        return ng.kncg(**common, average=None)
     if name == "hf":
         solver = ng.TruncatedCG(12, progress=None)
         return ng.hessian_free(**common, solver=solver, preconditioner=ng.Diagonal(0.75, blocks=4))

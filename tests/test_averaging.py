@@ -24,14 +24,15 @@ def start():
 
 
 def test_the_average_of_the_path_and_the_path_itself():
-    plain = ng.kncg(model, ng.Gaussian())
+    plain = ng.kncg(model, ng.Gaussian(), average=None)
     averaged = ng.Averaged(plain, decay=0.8)
     p = q = start()
     s, a = plain.init(p), averaged.init(q)
     one, other, path = jax.jit(plain.step), jax.jit(averaged.step), []
-    for _ in range(60):
-        p, s, _ = one(p, s, (X, T))
-        q, a, _ = other(q, a, (X, T))
+    for number in range(60):
+        batch = X, T * (1 + 0.1 * (number % 2))
+        p, s, _ = one(p, s, batch)
+        q, a, _ = other(q, a, batch)
         path.append(q)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9), p, q)
     shares = np.array(
@@ -45,7 +46,7 @@ def test_the_average_of_the_path_and_the_path_itself():
 
 
 def test_a_refused_step_leaves_a_finite_average():
-    opt = ng.Averaged(ng.kncg(model, ng.Gaussian()))
+    opt = ng.kncg(model, ng.Gaussian())
     params = start()
     params, state, info = opt.step(params, opt.init(params), (X.at[0, 0].set(jnp.nan), T))
     assert not info.accepted
@@ -65,11 +66,11 @@ def test_frozen_leaves_half_precision_and_donation():
     def mixed(params, inputs):
         return model({"w": params["w"].astype(inputs.dtype), "v": params["v"]}, inputs)
 
-    opt = ng.Averaged(ng.kncg(mixed, ng.Gaussian(), trainable=trained), decay=0.5)
+    opt = ng.kncg(mixed, ng.Gaussian(), trainable=trained, average=0.5)
     state, step = opt.init(params), jax.jit(opt.step, donate_argnums=(0, 1))
     wanted = 0
-    for share in (1, 10 / 11, 10 / 12):
-        params, state, _ = step(params, state, (X, T))
+    for number, share in enumerate((1, 10 / 11, 10 / 12)):
+        params, state, _ = step(params, state, (X, T * (1 + number)))
         wanted += share * (np.asarray(params["w"].astype(jnp.float32)) - wanted)
     assert state.average["w"].dtype == jnp.float32
     np.testing.assert_allclose(state.average["w"], wanted, rtol=1e-5)
@@ -114,7 +115,7 @@ def test_mistakes_are_named():
     with pytest.raises(TypeError, match=r"does not belong to ng\.Averaged"):
         opt.step(start(), opt.optimizer.init(start()), (X, T))
     with pytest.raises(ValueError, match="decay=1"):
-        ng.Averaged(ng.kncg(model, ng.Gaussian()), decay=1.0)
+        ng.kncg(model, ng.Gaussian(), average=1.0)
     with pytest.raises(ValueError, match="not both"):
         ng.kncg(model, ng.Gaussian(), damping=ng.Constant(1.0), floor=1e-3)
 
@@ -128,4 +129,26 @@ def test_the_first_thing_to_try_trains():
         params, state, info = step(params, state, (X, T))
         losses.append(float(info.loss))
     assert losses[-1] < 0.1 * losses[0]
-    assert float(state.damping) >= 1e-4
+    assert float(state.inner.damping) >= 1e-4
+
+
+def test_on_one_batch_there_is_nothing_to_average():
+    """After four steps in a row with the loss that the last one left, the average is the parameters themselves."""
+    steady = ng.LevenbergMarquardt(10.0, bounds=(10.0, 1e12))
+    opt = ng.Averaged(ng.natural_gradient(model, ng.Gaussian(), damping=steady), decay=0.5)
+    params = start()
+    state, step = opt.init(params), jax.jit(opt.step)
+    alike = []
+    for number in range(14):
+        params, state, info = step(params, state, (X, T * (2 if number == 10 else 1)))
+        assert info.accepted
+        alike.append(int(state.alike))
+        gap = max(float(jnp.max(jnp.abs(params[name] - state.average[name]))) for name in params)
+        assert (gap < 1e-12) == (alike[-1] == 4 or number == 0)
+    # The first step has none before it; the eleventh sees another batch, and so does the one after it.
+    assert alike == [0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 0, 0, 1, 2]
+
+
+def test_an_average_of_an_average_is_refused():
+    with pytest.raises(TypeError, match="give the recipe average="):
+        ng.Averaged(ng.kncg(model, ng.Gaussian()))

@@ -248,7 +248,7 @@ def test_an_empty_leaf_changes_nothing(shape):
     def with_empty(params, inputs):
         return model(params["own"], inputs) + jnp.sum(params["empty"])
 
-    opt, plain = ng.kncg(with_empty, ng.Bernoulli()), ng.kncg(model, ng.Bernoulli())
+    opt, plain = (ng.kncg(each, ng.Bernoulli(), average=None) for each in (with_empty, model))
     p, q = {"own": params(), "empty": jnp.zeros(shape)}, params()
     state, other = opt.init(p), plain.init(q)
     for _ in range(3):
@@ -358,7 +358,7 @@ def test_every_solver_finds_the_same_with_it_for_kernels_and_shared_weights(solv
     "opt",
     [
         ng.hessian_free(pictures_and_a_tied_weight, ng.Bernoulli(), preconditioner=ng.Kronecker()),
-        ng.kncg(pictures_and_a_tied_weight, ng.Bernoulli()),
+        ng.kncg(pictures_and_a_tied_weight, ng.Bernoulli(), average=None),
     ],
     ids=["HF", "NCG-Q"],
 )
@@ -457,7 +457,9 @@ def test_eigenvalues_follow_the_factors_between_bases():
 
 
 def test_a_refused_step_keeps_what_was_measured_but_not_of_a_bad_batch():
-    opt = ng.kncg(model, ng.Bernoulli(), reject=jnp.inf, preconditioner=ng.Kronecker(blocks=4, rebase=1))
+    opt = ng.kncg(
+        model, ng.Bernoulli(), reject=jnp.inf, preconditioner=ng.Kronecker(blocks=4, rebase=1), average=None
+    )
     theta = params()
     start = opt.init(theta)
     _, state, info = opt.step(theta, start, (X, T))
@@ -534,7 +536,7 @@ def test_a_refresh_measures_all_leaves_of_a_shape_at_once():
     for times in (1, 20):
         net, theta = layers([(5, 7), (7, 6), (6, 5)] * times)
         kinds = [ng.Identity(), ng.Kronecker()]
-        steps = [ng.kncg(net, ng.Gaussian(), preconditioner=kind) for kind in kinds]
+        steps = [ng.kncg(net, ng.Gaussian(), preconditioner=kind, average=None) for kind in kinds]
         plain, own = (
             equations(jax.make_jaxpr(opt.step)(theta, opt.init(theta), (X[:, :3], jnp.ones((24, 5)))).jaxpr)
             for opt in steps
@@ -559,7 +561,7 @@ def test_bases_stay_orthonormal_in_float32_over_two_hundred_rebases():
 
 
 def test_the_flagships_step_calls_no_lapack():
-    opt = ng.kncg(model, ng.Bernoulli())
+    opt = ng.kncg(model, ng.Bernoulli(), average=None)
     lowered = jax.jit(opt.step).lower(params(), opt.init(params()), (X, T))
     assert "lapack" not in lowered.as_text().lower()
     assert "lapack" in jax.jit(jnp.linalg.eigh).lower(jnp.eye(4)).as_text().lower()

@@ -29,7 +29,7 @@ def rule(**options):
 
 
 NUMBERS = {
-    "floor": lambda a: ng.kncg(MODEL, B, preconditioner=ng.Jacobi(), floor=1e-4 * a),
+    "floor": lambda a: ng.kncg(MODEL, B, preconditioner=ng.Jacobi(), floor=1e-4 * a, average=None),
     "bounds": lambda a: rule(bounds=(1e-3 * a, 1e3 * a)),
     "initial": lambda a: rule(initial=a),
     "thresholds": lambda a: rule(low=0.1 * a, high=0.5 * a, raise_by=1.5 * a, lower_by=0.3 * a),
@@ -119,11 +119,11 @@ def test_a_floor_can_be_scheduled_inside_a_scan():
     floors = jnp.array([1e-4, 0.5, 0.01, 0.2, 3.0])
 
     def step(carry, floor):
-        opt = ng.kncg(MODEL, B, preconditioner=ng.Jacobi(), floor=floor)
+        opt = ng.kncg(MODEL, B, preconditioner=ng.Jacobi(), floor=floor, average=None)
         params, state, info = opt.step(*carry, (X, T))
         return (params, state), info.damping
 
-    start = ng.kncg(MODEL, B, preconditioner=ng.Jacobi())
+    start = ng.kncg(MODEL, B, preconditioner=ng.Jacobi(), average=None)
     _, damping = jax.lax.scan(step, (PARAMS, start.init(PARAMS)), floors)
     assert (damping >= floors).all()
     assert damping[1] == 0.5

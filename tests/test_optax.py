@@ -276,8 +276,8 @@ def first_layer(path, leaf):
 
 
 STEPS = {
-    "kncg": lambda **k: ng.kncg(MODEL, LIKELIHOOD, **k),
-    "kncg, Jacobi": lambda **k: ng.kncg(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), **k),
+    "kncg": lambda **k: ng.kncg(MODEL, LIKELIHOOD, average=None, **k),
+    "kncg, Jacobi": lambda **k: ng.kncg(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), average=None, **k),
     "rate": lambda **k: ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, learning_rate=0.5, **k),
     "radius": lambda **k: ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, search=ng.KLRadius(0.1), **k),
 }
@@ -299,7 +299,7 @@ def test_an_optimizers_steps_are_its_own(name, options):
 
 def test_the_recipe_to_try_first_in_a_chain():
     tx = ng.optax.kncg(MODEL, LIKELIHOOD, floor=1e-3, max_norm=0.5, trainable=first_layer)
-    opt = ng.kncg(MODEL, LIKELIHOOD, floor=1e-3, max_norm=0.5, trainable=first_layer)
+    opt = ng.kncg(MODEL, LIKELIHOOD, floor=1e-3, max_norm=0.5, trainable=first_layer, average=None)
     params, state = run(optax.chain(optax.clip_by_global_norm(1e9), tx, optax.scale(1.0)), 5, value_fn=loss)
     np.testing.assert_allclose(flat(params), flat(native(opt, 5)[0]), rtol=1e-6, atol=1e-9)
     assert optax.tree.get(state, "info").step_norm <= 0.5 + 1e-9

@@ -180,7 +180,7 @@ def test_an_objective_is_told_each_position_as_an_example():
 
 @pytest.mark.parametrize("preconditioner", [ng.Diagonal(), ng.Jacobi(), ng.Kronecker()])
 def test_preconditioners_train_on_masked_sequences(preconditioner):
-    opt = ng.kncg(MODEL, ng.Categorical(), preconditioner=preconditioner, microbatch=3)
+    opt = ng.kncg(MODEL, ng.Categorical(), preconditioner=preconditioner, microbatch=3, average=None)
     params, state = PARAMS, opt.init(PARAMS)
     for _ in range(8):
         params, state, _ = opt.step(params, state, (X, CLASSES, WEIGHTS))

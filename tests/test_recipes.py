@@ -77,7 +77,8 @@ def test_the_old_name_warns_and_makes_the_same_step(place):
         old = place.fast(MODEL, ng.Bernoulli(), preconditioner=ng.Jacobi(), floor=0.01)
     assert [warning.filename for warning in caught] == [__file__]
     assert "fast" not in dir(place)
-    new = place.kncg(MODEL, ng.Bernoulli(), preconditioner=ng.Jacobi(), floor=0.01)
+    plain = {"average": None} if place is ng else {}
+    new = place.kncg(MODEL, ng.Bernoulli(), preconditioner=ng.Jacobi(), floor=0.01, **plain)
     targets = targets_for(ng.Bernoulli(), MODEL(PARAMS, X), 1)
 
     def step(opt):
@@ -97,8 +98,8 @@ def test_the_old_name_warns_and_makes_the_same_step(place):
 
 
 def test_the_first_damping_is_no_less_than_the_floor():
-    assert ng.kncg(MODEL, ng.Bernoulli()).damping.initial == 3e-3
-    assert ng.kncg(MODEL, ng.Bernoulli(), floor=0.01).damping.initial == 0.01
-    traced = jax.jit(lambda floor: ng.kncg(MODEL, ng.Bernoulli(), floor=floor).damping.initial)
+    assert ng.kncg(MODEL, ng.Bernoulli()).optimizer.damping.initial == 3e-3
+    assert ng.kncg(MODEL, ng.Bernoulli(), floor=0.01).optimizer.damping.initial == 0.01
+    traced = jax.jit(lambda floor: ng.kncg(MODEL, ng.Bernoulli(), floor=floor).optimizer.damping.initial)
     assert traced(0.01) == 0.01
     assert traced(1e-5) == 3e-3

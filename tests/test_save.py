@@ -24,11 +24,11 @@ RECIPES = {
     "natural_gradient": ng.natural_gradient(MODEL, B, solver=SOLVER, metric=ng.MonteCarloFisher()),
     "NCG-L": ng.natural_conjugate_gradient(MODEL, B, direction=ng.Natural(SOLVER)),
     "NCG-F": ng.natural_conjugate_gradient(MODEL, B, direction=ng.Natural(SOLVER), beta=ng.PolakRibiere()),
-    "kncg": ng.kncg(MODEL, B),
+    "kncg": ng.kncg(MODEL, B, average=None),
     "hessian_free": ng.hessian_free(MODEL, B, solver=ng.TruncatedCG(4)),
     "krylov_subspace_descent": ng.krylov_subspace_descent(MODEL, B, size=3),
     "tonga": ng.tonga(MODEL, B, direction=ng.Tonga(2, 3, centered=True)),
-    "averaged": ng.Averaged(ng.kncg(MODEL, B)),
+    "averaged": ng.kncg(MODEL, B),
 }
 
 

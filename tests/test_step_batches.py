@@ -1,5 +1,7 @@
 """Batches, weights, chunks, contexts and precisions: what a step may be given."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -440,3 +442,33 @@ def test_with_chunks_memory_does_not_follow_the_batch(recipe, options):
     few, many = planned(opt, params, 8192), planned(opt, params, 65536)
     assert many - few < (65536 - 8192) * 8 * 9
     assert few < 8192 * 4 * 50
+
+
+@pytest.mark.parametrize("microbatch", [None, 2])
+def test_a_probe_is_the_next_examples_of_the_batch_for_metric_and_ratio(microbatch):
+    """Step by step, those that a user would have cut out, and after the last of them the first again."""
+    common = {"preconditioner": ng.Jacobi(), "average": None, "microbatch": microbatch}
+    probing = ng.kncg(mlp, ng.Bernoulli(), probe=3, **common)
+    plain = ng.kncg(mlp, ng.Bernoulli(), probe=None, **common)
+    one, other = (PARAMS, probing.init(PARAMS)), (PARAMS, plain.init(PARAMS))
+    windows = len(X) // 3
+    for number in range(windows + 1):
+        part = slice(3 * (number % windows), 3 * (number % windows) + 3)
+        *one, info = probing.step(*one, (X, T))
+        *other, wanted = plain.step(*other, (X, T), metric_inputs=X[part], ratio_batch=(X[part], T[part]))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), one[0], other[0])
+        np.testing.assert_allclose(info.rho, wanted.rho, rtol=1e-6)
+
+
+def test_a_probe_leaves_alone_what_is_given_weighted_or_short():
+    opt = ng.kncg(mlp, ng.Bernoulli(), preconditioner=ng.Jacobi(), probe=3, average=None)
+    whole = replace(opt, probe=None)
+    for batch, given in (
+        ((X, T, WEIGHTS), {}),
+        ((X[:3], T[:3]), {}),
+        ((X, T), {"metric_inputs": X + 1, "ratio_batch": (X[:4], T[:4])}),
+    ):
+        one, other = (each.step(PARAMS, each.init(PARAMS), batch, **given) for each in (opt, whole))
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    with pytest.raises(ValueError, match="probe=0: give a positive number"):
+        ng.kncg(mlp, ng.Bernoulli(), probe=0)

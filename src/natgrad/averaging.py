@@ -3,7 +3,8 @@
     θ̄ ← θ̄ + s (θ − θ̄),    s = max(1 − γ, 10 / (t + 9)) at step t
 
 The path itself is not changed (Polyak & Juditsky 1992). The memory is about a tenth of the path, so that early on the
-average does not lag behind, and 1 / (1 − γ) steps at most.
+average does not lag behind, and 1 / (1 − γ) steps at most. Where every step sees the same batch there is no noise to
+average out: θ̄ is then θ.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
+from natgrad.here import LastStep
+from natgrad.judge import fresh
 from natgrad.optimizer import Optimizer
 from natgrad.part import Part, require
 from natgrad.search import Search
 from natgrad.state import Info, State
 from natgrad.tree import Tree
+
+ONE_BATCH = 4
+"""So many steps in a row with the loss that the last one left behind have seen one batch."""
 
 
 class AveragedState(NamedTuple):
@@ -29,13 +35,15 @@ class AveragedState(NamedTuple):
     average: Tree
     """θ̄: what to evaluate and to keep, in float32 at least. Before the first step, the parameters. The context of a
     `Stateful` model, `info.context`, goes with the parameters themselves."""
+    alike: Array
+    """Steps in a row, up to 4, whose loss is what the last one left behind: from four on they see one batch."""
 
 
 @dataclass(frozen=True)
 class Averaged(Part):
     """An optimizer, and an average of the parameters on its path, `state.average`.
 
-        opt = ng.Averaged(ng.kncg(model, likelihood), decay=0.99)
+        opt = ng.Averaged(ng.natural_gradient(model, likelihood), decay=0.99)
 
     The last minibatches pull the parameters to and fro; their average is steadier and usually better, at the price of
     one more copy of the parameters. Steps, and what they return, are the optimizer's own.
@@ -46,6 +54,8 @@ class Averaged(Part):
     """γ: 0.99 remembers about a hundred steps, once there are a thousand."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.optimizer, Averaged):
+            raise TypeError("Averaged got an average: give the recipe average=, or ng.Averaged an optimizer.")
         require(
             lambda: 0 <= self.decay < 1, f"Averaged(decay={self.decay}): give a number from 0, and below 1."
         )
@@ -57,7 +67,8 @@ class Averaged(Part):
 
     def init(self, params: Tree, key: Array | None = None) -> AveragedState:
         """Return the state before the first step."""
-        return AveragedState(self.optimizer.init(params, key), jax.tree.map(_start, params))
+        start = jax.tree.map(_start, params)
+        return AveragedState(self.optimizer.init(params, key), start, jnp.zeros((), jnp.int32))
 
     def step(
         self,
@@ -96,17 +107,28 @@ def _step_on_host(
     opt: Averaged, params: Tree, state: AveragedState, batch: Any, given: dict[str, Any]
 ) -> tuple[Tree, AveragedState, Info]:
     params, inner, info = opt.optimizer.step(params, state.inner, batch, **given)
-    return params, AveragedState(inner, _average(opt, state.average, params, inner.steps)), info
+    alike = _alike(state, info)
+    return params, AveragedState(inner, _average(opt, state.average, params, inner.steps, alike), alike), info
 
 
 _step = jax.jit(_step_on_host)
 
 
+def _alike(state: AveragedState, info: Info) -> Array:
+    """Return how many steps in a row saw one batch. Two batches have the same loss by chance; four in a row are one."""
+    last = state.inner.last
+    if not isinstance(last, LastStep):
+        return state.alike
+    same = (last.curvature > 0) & ~fresh(info.loss, last)
+    return jnp.where(same, jnp.minimum(state.alike + 1, ONE_BATCH), 0).astype(state.alike.dtype)
+
+
 @jax.jit
-def _average(opt: Averaged, average: Tree, params: Tree, steps: Array) -> Tree:
+def _average(opt: Averaged, average: Tree, params: Tree, steps: Array, alike: Array) -> Tree:
     """Return the average with these parameters in it."""
     least = jnp.asarray(1 - opt.decay).astype(jnp.float32)
     share = jnp.maximum(least, 10 / (steps.astype(jnp.float32) + 9))
+    share = jnp.where(alike == ONE_BATCH, 1, share)
 
     def one(old: Array, new: Array) -> Array:
         if not jnp.issubdtype(new.dtype, jnp.floating):

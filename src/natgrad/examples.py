@@ -116,6 +116,13 @@ def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
     return few._replace(coefficients=tree.scale(chunking.count / groups, coefficients))
 
 
+def window(batch: Tree, count: int, steps: Array) -> Tree:
+    """Return so many neighbors of a batch: at every step the next ones, until they begin anew."""
+    length = jax.tree.leaves(batch)[0].shape[0]
+    start = (steps % (length // count)) * count
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, count), batch)
+
+
 def _scan(
     chunking: "Chunking", fn: Callable[[Examples, Tree], tuple[Tree, Tree]], examples: Examples, rows: Tree
 ) -> tuple[Tree, Tree]:

@@ -89,6 +89,8 @@ class Here:
     """The model linearized on the gradient batch; None between two programs."""
     metric: Operator | None = None
     """v ↦ Fv; None for a direction that asks for none, and between two programs."""
+    metric_linear: OverExamples[Linearization] | None = None
+    """The model linearized on the metric's batch; None where there is no metric."""
 
     def key_for(self, use: Use) -> Array:
         """Return the key of a use."""

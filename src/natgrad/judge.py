@@ -9,7 +9,7 @@ from jax import Array
 from natgrad import tree
 from natgrad.damping import Evidence, unresolved
 from natgrad.directions import Proposal
-from natgrad.here import Here
+from natgrad.here import Here, LastStep
 from natgrad.search import Found
 from natgrad.solve.result import Reason
 from natgrad.state import Outcome
@@ -69,7 +69,7 @@ def evidence(
         blameless=_blameless(here, trial, outcome, measured),
         suspect=outcome == Outcome.NONFINITE_METRIC,
         stretch=_stretch(here) if judges_last else jnp.zeros_like(trial.rho),
-        fresh=_fresh(here) if judges_last else jnp.array(False),
+        fresh=fresh(own_loss(here), here.last) if judges_last and here.last is not None else jnp.array(False),
         share=_share(here, proposal),
         steps=here.steps,
     )
@@ -114,11 +114,10 @@ def _stretch(here: Here) -> Array:
     return jnp.where(known & jnp.isfinite(now), now / jnp.where(known, curvature, 1), zero)
 
 
-def _fresh(here: Here) -> Array:
+def fresh(loss: Array, last: LastStep) -> Array:
     """Tell whether the loss on this batch is another than the last step left behind, by more than a part in 1000."""
-    assert here.last is not None
-    loss, left = own_loss(here), here.last.loss
-    known = (here.last.curvature > 0) & jnp.isfinite(loss)
+    left = last.loss
+    known = (last.curvature > 0) & jnp.isfinite(loss)
     return known & (jnp.abs(loss - left) > 1e-3 * jnp.maximum(jnp.abs(loss), jnp.abs(left)))
 
 

@@ -145,6 +145,7 @@ def kncg(
     metric: Metric | None = None,
     damping: Damping | None = None,
     floor: float | None = None,
+    probe: int | None = 256,
     reject: float | None = 0.0,
     weight_decay: float | None = None,
     decayed: Any = None,
@@ -156,7 +157,8 @@ def kncg(
 ) -> optax.GradientTransformationExtraArgs:
     """Return `ng.kncg`, which says what each argument is, as an optax optimizer: `from_optimizer` of it.
 
-    The loss is `value_fn`'s: so a penalty or another objective belongs there.
+    The loss is `value_fn`'s: so a penalty or another objective belongs there. Average the parameters with
+    `optax.ema` or `optax.incremental_update`: a link in a chain does not see where the others lead.
     """
     opt = recipes.kncg(
         model,
@@ -165,6 +167,8 @@ def kncg(
         metric=metric,
         damping=damping,
         floor=floor,
+        probe=probe,
+        average=None,
         reject=reject,
         weight_decay=weight_decay,
         decayed=decayed,
@@ -177,13 +181,13 @@ def kncg(
 
 
 def _fast(*arguments: Any, **options: Any) -> optax.GradientTransformationExtraArgs:
-    """Return `kncg` of these arguments, and warn: `fast` is the name it had before."""
+    """Return `kncg` of these arguments, with no probe, and warn: `fast` is the name it had before."""
     warnings.warn(
         "ng.optax.fast is now called ng.optax.kncg: natgrad 0.3 drops the old name.",
         DeprecationWarning,
         stacklevel=2,
     )
-    return kncg(*arguments, **options)
+    return kncg(*arguments, **({"probe": None} | options))
 
 
 def __getattr__(name: str) -> Any:

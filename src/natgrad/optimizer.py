@@ -22,8 +22,9 @@ from jax import Array
 from natgrad import frozen, judge, tree, validate
 from natgrad.damping import Constant, Damping, calibrated
 from natgrad.directions import Direction, Proposal
+from natgrad.examples import window
 from natgrad.here import Here, LastStep
-from natgrad.likelihood import Likelihood
+from natgrad.likelihood import Likelihood, Product
 from natgrad.metric import Fisher, Metric
 from natgrad.operator import Operator, PenaltyTerm
 from natgrad.packed import on_one_device, packed, packed_like, unpacked
@@ -68,6 +69,9 @@ class Optimizer(Part):
     has_aux: bool = False
     """Whether the model returns something else after its outputs, for `info.aux`. With `microbatch` that is the mean
     over chunks of what is floating, and the last chunk's of the rest."""
+    probe: int | None = None
+    """Examples of the batch that serve the metric and ρ, others at every step; None takes them all. A batch with
+    weights, or of a `Product`, is taken whole."""
 
     def __post_init__(self) -> None:
         for name in ("l2", "weight_decay"):
@@ -214,7 +218,7 @@ def propose(
     opt, params, state, data = _prepared(opt, params, state, data, packs)
     here, proposal = _proposed(opt, look(opt, params, state, data), state)
     found = None if opt.search.measures else opt.search(here, proposal, _no_probe)
-    return replace(here, linear=None, metric=None), proposal, found
+    return replace(here, linear=None, metric=None, metric_linear=None), proposal, found
 
 
 @jax.jit
@@ -236,7 +240,10 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
     def bound(batch: Any) -> Any:
         return None if batch is None else problem.examples(params, *batch)
 
-    examples, metric_examples, search_examples, ratio_examples = map(bound, data.batches)
+    batches = _probed(opt, data, state.steps)
+    examples, metric_examples, search_examples, ratio_examples = map(bound, batches)
+    if batches.ratio is not None and batches.ratio is batches.metric:
+        ratio_examples = metric_examples
 
     # The loss and its gradient on the gradient batch, from the model linearized there once.
     linear = problem.linearize(params, examples)
@@ -349,6 +356,19 @@ def decide(
     return new_params, new_state, info
 
 
+def _probed(opt: Optimizer, data: Data, steps: Array) -> Batches:
+    """Return the batches, with a part of the gradient's for the metric and ρ where those have none of their own."""
+    gradient, metric, search, ratio = data.batches
+    inputs, targets, weights = gradient
+    if opt.probe is None or weights is not None or isinstance(opt.likelihood, Product):
+        return data.batches
+    if jax.tree.leaves(inputs)[0].shape[0] <= opt.probe:
+        return data.batches
+    part = window(gradient, opt.probe, steps)
+    asked = opt.measures_ratio and ratio is None and targets is not None and data.gradient is None
+    return Batches(gradient, part if metric is None else metric, search, part if asked else ratio)
+
+
 def _with_metric(opt: Optimizer, here: Here) -> Here:
     """Return θ with the metric there: on the gradient's own linearization when it shares the batch."""
     if not opt.direction.needs_metric:
@@ -361,7 +381,7 @@ def _with_metric(opt: Optimizer, here: Here) -> Here:
     if opt.l2 is not None and opt.decayed is not None:
         # A shift of the whole diagonal would penalize all: what is chosen is a term of its own.
         metric = Operator((*metric.terms, PenaltyTerm("l2", partial(pull, opt))))
-    return replace(here, metric=metric)
+    return replace(here, metric=metric, metric_linear=linear)
 
 
 def _proposed(opt: Optimizer, here: Here, state: State) -> tuple[Here, Proposal]:

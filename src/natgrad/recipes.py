@@ -16,6 +16,7 @@ from typing import Any, Never
 import jax.numpy as jnp
 from jax import Array
 
+from natgrad.averaging import Averaged
 from natgrad.damping import Constant, Damping, LevenbergMarquardt
 from natgrad.directions import (
     Conjugate,
@@ -139,6 +140,8 @@ def kncg(
     metric: Metric | None = None,
     damping: Damping | None = None,
     floor: float | None = None,
+    probe: int | None = 256,
+    average: float | None = 0.99,
     objective: Objective | None = None,
     l2: float | None = None,
     weight_decay: float | None = None,
@@ -149,14 +152,19 @@ def kncg(
     decayed: Any = None,
     has_aux: bool = False,
     **unknown: Never,
-) -> Optimizer:
+) -> Any:
     """KNCG: try it first on a new model, with minibatches of a hundred to a few thousand examples. No rate to tune.
 
     Kronecker-preconditioned natural conjugate gradient, NCG-Q with Kronecker factors: the preconditioned gradient and
     the last step, with coefficients from the exact quadratic model. There is no solver in a step: beside the gradient,
-    two forward-mode passes, a look at the loss and the preconditioner. Three things get more out of it: batches of 500
-    to 1000 examples; metric and ρ on a hundred or two of them,
-    `step(…, metric_inputs=x[:125], ratio_batch=(x[:125], t[:125]))`; `ng.Averaged`.
+    two forward-mode passes, a look at the loss and the preconditioner.
+
+        opt = ng.kncg(model, likelihood)
+        state = opt.init(params)
+        params, state, info = opt.step(params, state, (inputs, targets))
+        best = state.average
+
+    Returns an `Optimizer` in `ng.Averaged`. Evaluate and keep `state.average`; `params` is where the path goes on.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
@@ -167,6 +175,8 @@ def kncg(
             `LevenbergMarquardt("calibrate", bounds=(1e-4, 1e8), lower_by=0.98)` looks for its own first λ.
         floor: Default 1e-4. The setting to change first: larger for smaller batches, or where training is unsteady.
             Not beside `damping`.
+        probe: The most examples of a batch that serve metric, factors and ρ, others at every step. None takes them all.
+        average: Of the parameters on the path, as in `ng.Averaged`; None returns the `Optimizer` itself.
         reject: Steps with a smaller ρ are refused: by default those that raise the loss of their own batch.
         objective, l2, weight_decay, microbatch, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
         unknown: Nothing. A learning rate is refused in a sentence.
@@ -187,15 +197,16 @@ def kncg(
     rows = WithLastStep(Preconditioned(Kronecker() if preconditioner is None else preconditioner))
     metric = Fisher() if metric is None else metric
     common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
-    return Optimizer(model, likelihood, rows, QuadraticModel(), metric, damping, *common)
+    opt = Optimizer(model, likelihood, rows, QuadraticModel(), metric, damping, *common, probe)
+    return opt if average is None else Averaged(opt, average)
 
 
 def fast(*arguments: Any, **options: Any) -> Optimizer:
-    """Return `kncg` of these arguments, and warn: this is the name it had in natgrad 0.1."""
+    """Return `kncg` of these arguments, not averaged and with no probe, and warn: natgrad 0.1 had this name for it."""
     warnings.warn(
         "ng.fast is now called ng.kncg: natgrad 0.3 drops the old name.", DeprecationWarning, stacklevel=2
     )
-    return kncg(*arguments, **options)
+    return kncg(*arguments, **({"probe": None, "average": None} | options))
 
 
 def natural_conjugate_gradient(

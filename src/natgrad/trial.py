@@ -77,7 +77,9 @@ def _measured(
     """
     nan = jnp.full_like(slope, jnp.nan)
     if here.ratio_examples is not None and opt.measures_ratio:
-        linear = here.problem.linearize(here.params, here.ratio_examples)
+        linear = here.metric_linear
+        if linear is None or here.ratio_examples is not here.metric_examples:
+            linear = here.problem.linearize(here.params, here.ratio_examples)
         start = here.problem.start(linear, here.params)
         change = change_of_loss(opt, here, moved, here.ratio_examples, start)
         if here.loss is None:

@@ -36,6 +36,10 @@ def optimizer(opt: Any) -> None:
         lambda: opt.microbatch is None or opt.microbatch >= 1,
         f"microbatch={opt.microbatch}: give a positive number of examples, or None.",
     )
+    require(
+        lambda: opt.probe is None or opt.probe >= 1,
+        f"probe={opt.probe}: give a positive number of examples, or None.",
+    )
 
 
 def parameters(params: Tree) -> None:

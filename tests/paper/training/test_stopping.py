@@ -10,7 +10,7 @@ from natgrad_paper.training.stopping import Patience, Signals, Stopped, Streaks,
 
 
 def test_the_bound_of_an_averaged_optimizer_is_that_of_its_rule():
-    inner = ng.kncg(lambda params, inputs: inputs, ng.Gaussian())
+    inner = ng.kncg(lambda params, inputs: inputs, ng.Gaussian(), average=None)
     assert highest_damping(ng.Averaged(inner, 0.9)) == highest_damping(inner) == inner.damping.bounds[1]
     assert highest_damping(ng.sgd(lambda params, inputs: inputs, ng.Gaussian(), learning_rate=0.1)) is None
 

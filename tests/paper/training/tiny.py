@@ -94,7 +94,7 @@ GROWING = Method(
 )  # fmt: skip
 AVERAGED = Method(
     "averaged", "Averaged", "#ff0000",
-    lambda problem, own: ng.Averaged(ng.kncg(problem.model, problem.likelihood), 0.9),
+    lambda problem, own: ng.kncg(problem.model, problem.likelihood, average=0.9),
     lambda own: Batches(FullBatch()),
 )  # fmt: skip
 METHODS = (SGD, NGD, GROWING, AVERAGED)

@@ -179,7 +179,7 @@ def kncg(problem: Problem, own: Any) -> ng.Averaged:
     """Return KNCG: λ falls slowly to a floor, parameters are averaged."""
     bounds = own.kncg.floor, 1e8
     damping = ng.LevenbergMarquardt(own.kncg.damping, bounds=bounds, lower_by=own.kncg.lower_by)
-    return ng.Averaged(ng.kncg(problem.model, problem.likelihood, damping=damping), own.kncg.average)
+    return ng.kncg(problem.model, problem.likelihood, damping=damping, probe=None, average=own.kncg.average)
 
 
 def growing(own: Any) -> Batches:
