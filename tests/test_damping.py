@@ -1,14 +1,17 @@
 """λ's answer to ρ, and what ρ divides by."""
 
 import hypothesis.strategies as st
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from models import MODELS, mlp, targets_for
 
 import natgrad as ng
 from natgrad.damping import Calibration, Evidence, ratio
 
+CASE = MODELS["mlp"]
 few = settings(derandomize=True, deadline=None, max_examples=40)
 TAKEN = {
     "rho": 0.5,
@@ -17,6 +20,7 @@ TAKEN = {
     "blameless": False,
     "suspect": False,
     "stretch": 1.0,
+    "slope": 0.0,
     "fresh": False,
     "share": 1.0,
     "steps": 0,
@@ -29,6 +33,11 @@ SUSPECT = REFUSED | {"rho": np.nan, "suspect": True}
 FRESH = TAKEN | {"fresh": True}
 STRETCHED = FRESH | {"stretch": 2.1}
 SURE_FALL = (2 / 3) ** 3
+
+
+def passed_on(slope, stretch=1.0):
+    """Return a good step on a fresh batch, with gᵀd and dᵀFd of the step before it there, in units of its own dᵀFd."""
+    return FRESH | {"stretch": stretch, "slope": slope, "rho": 0.8}
 
 
 def evidence(facts, dtype=jnp.float32):
@@ -193,6 +202,7 @@ FACTS = st.fixed_dictionaries(
         "rho": st.floats(allow_nan=True, allow_infinity=True),
         **{name: st.booleans() for name in ("taken", "unmeasurable", "blameless", "suspect", "fresh")},
         "stretch": st.floats(allow_nan=True, allow_infinity=True),
+        "slope": st.floats(allow_nan=True, allow_infinity=True),
         "share": st.floats(allow_nan=True, allow_infinity=True),
         "steps": st.just(0),
     }
@@ -361,3 +371,48 @@ def test_calibration_starts_from_one_or_as_near_as_the_bounds_allow():
     assert ng.LevenbergMarquardt("calibrate").init(jnp.float64) == 1
     assert ng.LevenbergMarquardt("calibrate", bounds=(4.0, 9.0)).init(jnp.float64) == 4
     assert ng.LevenbergMarquardt("calibrate", bounds=(1e-3, 0.1)).init(jnp.float64) == 0.1
+
+
+def test_where_steps_do_the_next_batches_no_good_lambda_does_not_fall():
+    """Back over d the loss would fall by gᵀd − ½dᵀFd: on the average of the last steps."""
+    rule = ng.LevenbergMarquardt()
+    _, names, record = answers(rule, *[passed_on(0.51)] * 9)
+    assert names == ["kept undone"] * 9
+    np.testing.assert_allclose([record.slope / record.stretch, record.stretch], [0.51, 1 - 0.9**9])
+    assert answers(rule, *[passed_on(0.49)] * 9)[1] == ["lowered"] * 9
+    assert answers(rule, *[passed_on(0.4, stretch=0.5)] * 9)[1] == ["kept undone"] * 9
+    # One bad batch among good ones says little, and one good one among bad ones no more.
+    assert answers(rule, *[passed_on(0.0)] * 9, passed_on(2.0))[1] == ["lowered"] * 10
+    assert answers(rule, *[passed_on(1.0)] * 9, passed_on(-2.0))[1] == ["kept undone"] * 10
+
+
+def test_what_the_next_batch_cannot_tell_leaves_the_average_as_it_is():
+    rule = ng.LevenbergMarquardt()
+    bad = [passed_on(1.0)] * 3
+    _, _, before = answers(rule, *bad)
+    for silent in (
+        passed_on(np.nan),
+        passed_on(5.0) | {"fresh": False},
+        passed_on(5.0, stretch=0.0),
+    ):
+        _, _, after = answers(rule, *bad, silent)
+        assert (after.slope, after.stretch) == (before.slope, before.stretch)
+    # The same batch again: nothing was undone.
+    assert answers(rule, *bad, passed_on(1.0) | {"fresh": False})[1][-1] == "lowered"
+
+
+def test_on_minibatches_the_last_step_is_judged_by_the_next_gradient():
+    """What the rule is told is gᵀd and dᵀFd on the new batch, from their definitions."""
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), damping=ng.LevenbergMarquardt(1.0))
+    x, t = CASE.inputs, targets_for(ng.Bernoulli(), mlp(CASE.params, CASE.inputs), 2)
+    half = len(x) // 2
+    params, state, info = opt.step(CASE.params, opt.init(CASE.params), (x[:half], t[:half]))
+    assert info.accepted
+    step = jax.tree.map(jnp.subtract, params, CASE.params)
+    loss = lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, x[half:]), t[half:]))  # noqa: E731
+    _, slope = jax.jvp(loss, (params,), (step,))
+    fisher = ng.metric_product(mlp, ng.Bernoulli(), params, x[half:])(step)
+    curvature = sum(jnp.vdot(a, b) for a, b in zip(*map(jax.tree.leaves, (fisher, step)), strict=True))
+    _, after, _ = opt.step(params, state, (x[half:], t[half:]))
+    found = np.array([after.record.slope, after.record.stretch])
+    np.testing.assert_allclose(found, 0.1 * np.array([slope, curvature]) / (2 * info.kl), rtol=1e-6)

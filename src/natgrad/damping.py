@@ -14,6 +14,9 @@ from natgrad.part import Named, Part, require
 CALM = 32
 """Falls in a row after which λ falls as if no batch had ever spoken against it."""
 
+RECENT = 0.9
+"""What is left of an average over the last steps after one more."""
+
 
 class Answer(Named):
     """What λ did after a step, and why. `info.answer` holds it; print it with `ng.Answer.name_of`."""
@@ -34,6 +37,8 @@ class Answer(Named):
     """The step was refused through no fault of λ's: not finite at θ, or denied by a search on other cases."""
     KEPT_NEGLIGIBLE = 7
     """The step kept its promise, and λ has no more part in it than rounding: a smaller one changes nothing."""
+    KEPT_UNDONE = 8
+    """The step kept its promise, but of late such steps have done the next batches no good."""
 
 
 class Evidence(NamedTuple):
@@ -52,6 +57,8 @@ class Evidence(NamedTuple):
     """Whether the metric's numbers were not finite: θ's fault or that of a λ too small; nobody can tell."""
     stretch: Array
     """The last step's dᵀFd on this batch over that on its own; 0 where it is not known."""
+    slope: Array
+    """gᵀd of the last step d with the gradient on this batch, over dᵀFd on its own: above 0 where d goes too far."""
     fresh: Array
     """Whether this batch is another than the last: its loss is not what the last step left behind."""
     share: Array
@@ -69,6 +76,10 @@ class Record(NamedTuple):
     """λ of the last step that was taken; 0 before the first."""
     calm: Array
     """How freely λ falls, from 0 to 32: a fall adds 1, a rise on a fresh batch takes 16 away."""
+    slope: Array
+    """A running average of the `slope` of steps on the batches after them."""
+    stretch: Array
+    """The same of their `stretch`."""
 
 
 class Damping(Part):
@@ -151,6 +162,8 @@ class LevenbergMarquardt(Damping):
     * λ stops falling where its part in the step is no more than rounding: the bounds need no knowledge of F's scale.
     * On minibatches ρ flatters the step: it was made for the batch it is judged on. So a step d is measured again on
       the next batch. If dᵀFd has grown there by more than `stretch`, F was known too badly for its λ, and λ rises.
+    * Where such steps have done the next batches no good, λ does not fall: from there, back over d, the loss would
+      fall by gᵀd − ½dᵀFd, and on the average of the last steps that is more than nothing.
     * After rises on minibatches λ falls warily: by as little as the eighth root of 1 / raise_by, and twice as fast
       after every eight falls. One failure in about seven steps keeps it where it is (Rechenberg's rule has one
       success in five).
@@ -204,7 +217,8 @@ class LevenbergMarquardt(Damping):
 
     def record(self, dtype: Any) -> Record:
         """Return no moves."""
-        return Record(jnp.zeros((), jnp.int32), jnp.zeros((), dtype), jnp.full((), CALM, jnp.int32))
+        none = [jnp.zeros((), dtype) for _ in range(3)]
+        return Record(jnp.zeros((), jnp.int32), none[0], jnp.full((), CALM, jnp.int32), *none[1:])
 
     @property
     def calibrates(self) -> bool:
@@ -225,7 +239,8 @@ class LevenbergMarquardt(Damping):
 
     def answer(self, damping: Array, record: Record, seen: Evidence) -> tuple[Array, Record, Array]:
         """Return λ moved by what was seen. A ρ that is not a number (a step of length 0) moves nothing."""
-        why = self._why(damping, record, seen)
+        slope, stretch = _recent(record, seen)
+        why = self._why(damping, record, seen, slope > stretch / 2)
         falls = (why == Answer.LOWERED) | (why == Answer.LOWERED_UNMEASURABLE)
         rises = (why == Answer.RAISED) | (why == Answer.RAISED_REFUSED) | (why == Answer.RAISED_STRETCHED)
 
@@ -247,12 +262,14 @@ class LevenbergMarquardt(Damping):
         known = jnp.where(record.sure > 0, record.sure, self._first())
         limit = jnp.maximum(jnp.maximum(3 * known, 1e-6 * self._first()), damping)
         moved = jnp.where(seen.suspect, jnp.minimum(moved, limit), moved)
-        return moved, Record(row, jnp.where(seen.taken, damping, record.sure), calm), why
+        sure = jnp.where(seen.taken, damping, record.sure)
+        return moved, Record(row, sure, calm, slope, stretch), why
 
-    def _why(self, damping: Array, record: Record, seen: Evidence) -> Array:
+    def _why(self, damping: Array, record: Record, seen: Evidence, undone: Array) -> Array:
         """Return the `Answer`: the last cause that applies."""
         why = jnp.asarray(Answer.KEPT, jnp.int32)
         why = jnp.where(seen.rho > self.high, Answer.LOWERED, why)
+        why = jnp.where((why == Answer.LOWERED) & seen.fresh & undone, Answer.KEPT_UNDONE, why)
         if self.stretch is not None:
             # It speaks of the last step's λ: one that has risen since is not raised again.
             stretched = seen.fresh & (seen.stretch > self.stretch) & (damping <= record.sure)
@@ -264,6 +281,16 @@ class LevenbergMarquardt(Damping):
         negligible = seen.share < 10 * jnp.finfo(seen.share.dtype).eps
         why = jnp.where(lowers & negligible, Answer.KEPT_NEGLIGIBLE, why)
         return jnp.where(seen.blameless, Answer.KEPT_REFUSED, why).astype(jnp.int32)
+
+
+def _recent(record: Record, seen: Evidence) -> tuple[Array, Array]:
+    """Return what steps do to the batches after them: their slope and stretch, averaged over about ten."""
+    known = seen.fresh & (seen.stretch > 0) & jnp.isfinite(seen.stretch) & jnp.isfinite(seen.slope)
+
+    def averaged(old: Array, new: Array) -> Array:
+        return jnp.where(known, RECENT * old + (1 - RECENT) * new, old).astype(old.dtype)
+
+    return averaged(record.slope, seen.slope), averaged(record.stretch, seen.stretch)
 
 
 class Calibration(NamedTuple):

@@ -61,6 +61,7 @@ def evidence(
     judges_last: bool,
 ) -> Evidence:
     """Return what the step tells the damping rule."""
+    stretch, slope = _again(here) if judges_last else (jnp.zeros_like(trial.rho),) * 2
     return Evidence(
         # Where a search stayed there is nothing to compare.
         rho=jnp.where(outcome == Outcome.NO_DECREASE, jnp.nan, trial.rho),
@@ -68,7 +69,8 @@ def evidence(
         unmeasurable=outcome == Outcome.UNMEASURABLE,
         blameless=_blameless(here, trial, outcome, measured),
         suspect=outcome == Outcome.NONFINITE_METRIC,
-        stretch=_stretch(here) if judges_last else jnp.zeros_like(trial.rho),
+        stretch=stretch,
+        slope=slope,
         fresh=fresh(own_loss(here), here.last) if judges_last and here.last is not None else jnp.array(False),
         share=_share(here, proposal),
         steps=here.steps,
@@ -102,16 +104,18 @@ def _blameless(here: Here, trial: Trial, outcome: Array, measured: bool) -> Arra
     return theta
 
 
-def _stretch(here: Here) -> Array:
-    """Return the last step's dᵀFd on this batch over that on its own; 0 where there is nothing to compare."""
+def _again(here: Here) -> tuple[Array, Array]:
+    """Return dᵀFd and gᵀd of the last step d on this batch, over dᵀFd on its own; 0 where they are not known."""
     assert here.last is not None
     assert here.metric is not None
-    zero = jnp.zeros_like(here.damping)
     step, curvature, _ = here.last
     # Far above the metric's own size λ sets the length of steps alone, not how they stretch.
     known = (curvature > 0) & (here.damping * tree.vdot(step, step) < 10 * curvature)
-    now = here.metric.divergence(step)
-    return jnp.where(known & jnp.isfinite(now), now / jnp.where(known, curvature, 1), zero)
+
+    def compared(now: Array) -> Array:
+        return jnp.where(known & jnp.isfinite(now), now / jnp.where(known, curvature, 1), 0)
+
+    return compared(here.metric.divergence(step)), compared(tree.vdot(here.gradient, step))
 
 
 def fresh(loss: Array, last: LastStep) -> Array:

@@ -145,7 +145,7 @@ def kncg(
     metric: Metric | None = None,
     damping: Damping | None = None,
     floor: float | None = None,
-    probe: int | None = 256,
+    probe: int | None = 512,
     reject: float | None = 0.0,
     weight_decay: float | None = None,
     decayed: Any = None,

@@ -140,7 +140,7 @@ def kncg(
     metric: Metric | None = None,
     damping: Damping | None = None,
     floor: float | None = None,
-    probe: int | None = 256,
+    probe: int | None = 512,
     average: float | None = 0.99,
     objective: Objective | None = None,
     l2: float | None = None,
