@@ -1,0 +1,17 @@
+"""The arena: ten small problems of ten kinds, and the optimizers of today with nothing chosen by hand.
+
+Each problem takes at most a minute per method on two cores, and its data are generated or come with a package. The
+question is what one default is worth: how many problems a method solves, and how soon beside the fastest. Tuned
+methods run beside the others as the ruler: a target is what tuned AdamW reaches. `tools/measure_arena.py` measures it.
+"""
+
+from natgrad_paper.figures.arena.methods import METHODS, UNTUNED
+from natgrad_paper.figures.arena.problems import Settings, prepare
+from natgrad_paper.figures.arena.protocol import drive
+from natgrad_paper.figures.base import figure
+from natgrad_paper.report.story import Story
+
+STORY = Story("The arena: ten problems, nothing chosen by hand")
+EXPERIMENT = figure(
+    "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED), drive=drive
+)

@@ -1,0 +1,58 @@
+"""What the arena trains: every method from every seed on every problem, the methods of a problem in turns."""
+
+from dataclasses import replace
+
+from natgrad_paper.errors import UserError
+from natgrad_paper.figures.arena.entry import Entry
+from natgrad_paper.figures.arena.methods import constants
+from natgrad_paper.figures.arena.problems import Suite, posed
+from natgrad_paper.training.log import RunLog
+from natgrad_paper.training.precision import precise
+from natgrad_paper.training.problem import Method
+from natgrad_paper.training.runner import Run, Training, alternating, failures
+
+
+def drive(run: Run) -> list[str]:
+    """Train on the problems one after another; return a line for each training that did not come to its own end.
+
+    A method that goes no further has failed on a problem, which the report tells. The run has not.
+    """
+    suite = run.problem
+    assert isinstance(suite, Suite)
+    contests = [(entry, competing(run, entry)) for entry in suite.entries]
+    if not any(methods for _, methods in contests):
+        raise UserError("--methods: expected one that has its constants, found only tuned ones without a rate")
+    logs: list[RunLog] = []
+    for entry, methods in contests:
+        logs += contest(run, entry, methods)
+    return failures([log for log in logs if not log.complete])
+
+
+def competing(run: Run, entry: Entry) -> list[Method]:
+    """Return the methods that can run on a problem; say which cannot."""
+    found = []
+    for method in run.methods:
+        chosen = constants(method, run.settings, entry.name)
+        if chosen is not None and chosen.rate is None:
+            run.display.tell(f"{method.label}, {entry.training}: no rate was chosen yet, so it does not run")
+        else:
+            found.append(method)
+    return found
+
+
+def contest(run: Run, entry: Entry, methods: list[Method]) -> list[RunLog]:
+    """Train the methods on a problem, and return their logs."""
+    target = getattr(run.settings.targets, entry.name).on(entry.data["sha256"])
+    facts, own = entry.facts(target), replace(entry, data=run.problem.data)
+    logs: list[RunLog] = []
+    with precise(entry):
+        part = replace(run, problem=own, _trainers={}, _evaluating={})
+        for seed in run.seeds:
+            trainings = [Training(method, seed, entry.training, facts) for method in methods]
+            logs += alternating(part, trainings, run.settings.turn)
+    return logs
+
+
+def trainings(settings: object, methods: int, seeds: int) -> int:
+    """Return how many trainings a run has, if every method runs on every problem."""
+    return len(list(posed(settings))) * methods * seeds
