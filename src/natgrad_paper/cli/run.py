@@ -136,9 +136,8 @@ def run(
                 highlight=False,
             )
             console.print(cost(chosen, used, len(competitors), len(asked.seeds)), highlight=False)
-            with progress.display(
-                console, len(competitors) * len(asked.seeds), chosen.story.view.main
-            ) as display:
+            trainings = chosen.trainings(used, len(competitors), len(asked.seeds))
+            with progress.display(console, trainings, chosen.story.view.main) as display:
                 whole = Run(
                     chosen.name, asked.preset, used, problem, chosen.methods, competitors, asked.seeds, directory,
                     display, resume,

@@ -36,11 +36,7 @@ def descriptions() -> str:
     """Return the descriptions of scikit-learn's data sets, one after another."""
     _package()
     texts = sorted(
-        (
-            each
-            for each in resources.files(f"{PACKAGE}.descr").iterdir()
-            if each.name.endswith(".rst")
-        ),
+        (each for each in resources.files(f"{PACKAGE}.descr").iterdir() if each.name.endswith(".rst")),
         key=lambda each: each.name,
     )
     return "\n".join(each.read_text(encoding="utf-8") for each in texts)

@@ -229,7 +229,9 @@ class Batches:
             if (few := self.metric.of(own)) is not None:
                 arguments["metric_inputs"] = few[0]
         elif self.metric is not None:
-            arguments["metric_inputs"] = taken("metric", pool) if self.metric.unlabelled else cases("metric")[0]
+            arguments["metric_inputs"] = (
+                taken("metric", pool) if self.metric.unlabelled else cases("metric")[0]
+            )
         return arguments
 
     def _rules(self) -> list[tuple[str, Draw]]:

@@ -112,7 +112,7 @@ class Trainer:
         self.method = method
         self.settings = method.own(settings)
         self.optimizer = method.build(problem, self.settings)
-        self.steps = method.steps_per_call(self.settings)
+        self.steps = method.steps_per_call(self.settings) if problem.looped else 1
         self.chunk: int = getattr(settings, "evaluation_chunk", 1000)
         self.gauge = problem.gauge if self.steps == 1 else None
         self._source: Source | None = None
@@ -269,6 +269,9 @@ class Trainer:
             return params, state, history
 
         row = jax.tree.map(lambda rows: rows[0], block)
+        if not self.problem.looped:
+            params, state, info = one(params, state, row)
+            return params, state, jax.tree.map(lambda value: value[None], info)
         shapes = jax.eval_shape(one, params, state, row)[2]
         length = jax.tree.leaves(block)[0].shape[0] if jax.tree.leaves(block) else self.steps
         history = jax.tree.map(lambda like: jnp.zeros((length, *like.shape), like.dtype), shapes)

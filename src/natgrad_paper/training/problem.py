@@ -81,6 +81,8 @@ class Problem:
     """The cases of the training error, where they are not all training cases: fewer, or of another kind."""
     float64: bool = False
     """Whether it is computed in double precision."""
+    looped: bool = True
+    """Whether a compiled call may take several steps. XLA's convolutions are ten times slower in a loop, on CPUs."""
 
     def validated(self) -> "Problem":
         """Return the problem with validation cases: its own, or else its last training cases, which it then lacks."""
@@ -91,7 +93,8 @@ class Problem:
         train = jax.tree.map(lambda each: each[:kept], self.train)
         valid = jax.tree.map(lambda each: each[kept:], self.train)
         shapes = {
-            part: list(jax.tree.leaves(cases[0])[0].shape) for part, cases in (("train", train), ("valid", valid))
+            part: list(jax.tree.leaves(cases[0])[0].shape)
+            for part, cases in (("train", train), ("valid", valid))
         }
         return replace(self, train=train, valid=valid, data={**self.data, **shapes})
 

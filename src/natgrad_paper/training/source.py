@@ -97,7 +97,11 @@ class Placed:
     @cached_property
     def judged(self) -> dict[str, Cases]:
         """The parts on which errors are measured."""
-        parts = {"": self.problem.judged or self.data[:2], "test_": self.problem.test, "valid_": self.problem.valid}
+        parts = {
+            "": self.problem.judged or self.data[:2],
+            "test_": self.problem.test,
+            "valid_": self.problem.valid,
+        }
         return {prefix: jax.device_put(cases) for prefix, cases in parts.items() if cases is not None}
 
     def source(self, method: Method, settings: Any, seed: int) -> Resident:

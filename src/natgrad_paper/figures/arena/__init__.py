@@ -5,13 +5,25 @@ question is what one default is worth: how many problems a method solves, and ho
 methods run beside the others as the ruler: a target is what tuned AdamW reaches. `tools/measure_arena.py` measures it.
 """
 
+from natgrad_paper.figures.arena.claims import CLAIMS, RULE, VIEW
 from natgrad_paper.figures.arena.methods import METHODS, UNTUNED
+from natgrad_paper.figures.arena.panels import CAPTION, draw, sections
 from natgrad_paper.figures.arena.problems import Settings, prepare
-from natgrad_paper.figures.arena.protocol import drive
+from natgrad_paper.figures.arena.protocol import cost, drive, trainings
 from natgrad_paper.figures.base import figure
 from natgrad_paper.report.story import Story
 
-STORY = Story("The arena: ten problems, nothing chosen by hand")
-EXPERIMENT = figure(
-    "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED), drive=drive
+STORY = Story(
+    "The arena: ten problems, nothing chosen by hand",
+    VIEW,
+    CLAIMS,
+    figure=draw,
+    caption=CAPTION,
+    sections=sections,
+    rule=RULE,
+    diagnostics=False,
 )
+EXPERIMENT = figure(
+    "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED), drive=drive, cost=cost,
+    trainings=trainings,
+)  # fmt: skip

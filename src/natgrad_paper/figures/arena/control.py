@@ -32,7 +32,7 @@ policy = partial(mlp, jnp.tanh)
 
 def moved(state: Array, action: Array) -> Array:
     """Return position, speed, angle and angular speed one tick later; action 1 pushes right."""
-    place, speed, angle, turning = state
+    _, speed, angle, turning = state
     push = jnp.where(action == 1, FORCE, -FORCE).astype(state.dtype)
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     pull = (push + POLE_MASS * HALF_LENGTH * turning**2 * sine) / MASS

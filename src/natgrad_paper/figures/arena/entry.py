@@ -70,17 +70,17 @@ def entry(
 
     if batch is not None:
         rest["batches"] = Batches(Minibatch(form.size(batch)))
-    return Entry(
-        model, likelihood, parameters, named, described(data, *cases), *cases, float64=form.float64 or rest.pop("float64", False),
-        variant=form.variant, **rest,
-    )  # fmt: skip
+    rest = {"float64": form.float64, "variant": form.variant, **rest}
+    return Entry(model, likelihood, parameters, named, described(data, *cases), *cases, **rest)
 
 
 def described(name: str, train: Cases, test: Cases) -> dict[str, Any]:
     """Return what a log says of data: name, hash and the shapes of both parts."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((train, test))]
     kinds = [(leaf, leaf.dtype.newbyteorder("<").str) for leaf in leaves]
-    shapes = {part: list(jax.tree.leaves(cases)[0].shape) for part, cases in (("train", train), ("test", test))}
+    shapes = {
+        part: list(jax.tree.leaves(cases)[0].shape) for part, cases in (("train", train), ("test", test))
+    }
     return {"name": name, "sha256": hash_of(*kinds), **shapes}
 
 

@@ -55,7 +55,8 @@ def conv(form: Form, path: Path | None) -> Entry:
         return likelihood.nll(convolutional(params, inputs), targets)
 
     return entry(
-        form, convolutional, likelihood, init, errors, name, (train, test), 256, words=NATS, judged=spread(train, JUDGED)
+        form, convolutional, likelihood, init, errors, name, (train, test), 256, words=NATS,
+        judged=spread(train, JUDGED), looped=False,
     )  # fmt: skip
 
 
@@ -111,7 +112,8 @@ def vae(form: Form, path: Path | None) -> Entry:
     parts = split(form, TRAIN, TEST, form.inputs(images), images.astype(form.dtype))
     cases = noisy(parts[0], 1), noisy(parts[1], 2)
     return entry(
-        form, model, likelihood, init, errors, "scikit-learn digits", cases, 256, words="negative evidence bound", draw=draw
+        form, model, likelihood, init, errors, "scikit-learn digits", cases, 256,
+        words="negative evidence bound", draw=draw,
     )  # fmt: skip
 
 
@@ -128,8 +130,9 @@ def autoencoder(form: Form, path: Path | None) -> Entry:
         found: Layers = jax.tree.map(lambda leaf: leaf.astype(form.dtype), model.init(seed))
         return found
 
-    cases = tuple((form.inputs(each), each.astype(form.dtype)) for each in (found.train, found.test))
-    made = entry(
-        form, model, likelihood, None, errors, found.name, cases, 500, words="squared error, sum over pixels"
-    )  # fmt: skip
+    def cases(images: np.ndarray) -> Cases:
+        return form.inputs(images), images.astype(form.dtype)
+
+    parts, words = (cases(found.train), cases(found.test)), "squared error, sum over pixels"
+    made = entry(form, model, likelihood, None, errors, found.name, parts, 500, words=words)
     return replace(made, init=start)

@@ -79,9 +79,7 @@ def kncg(problem: Problem, own: Any) -> ng.Optimizer:
 
 def first_order(problem: Problem, transformation: Any, **rest: Any) -> FirstOrder:
     """Return an optax transformation on the problem's loss."""
-    return FirstOrder(
-        problem.model, problem.likelihood, transformation, objective=problem.objective, **rest
-    )
+    return FirstOrder(problem.model, problem.likelihood, transformation, objective=problem.objective, **rest)
 
 
 def muon(rate: Rate) -> Any:
@@ -146,7 +144,9 @@ def untried(
     )  # fmt: skip
 
 
-def rated(name: str, label: str, color: str, rule: Callable[[Rate], Any], kind: type[Section], about: str) -> Method:
+def rated(
+    name: str, label: str, color: str, rule: Callable[[Rate], Any], kind: type[Section], about: str
+) -> Method:
     """Return a first-order method at its author's rate."""
 
     def build(problem: Problem, own: Any) -> FirstOrder:

@@ -53,9 +53,12 @@ def convolutional_init(key: Array, side: int, dtype: Any) -> Layers:
     """Return the weights of 16 and 32 filters of 5 × 5, 128 units and 10 outputs."""
     first, second, rest = jax.random.split(key, 3)
     filters = [
-        {"w": jax.random.normal(each, shape, dtype) * math.sqrt(2 / math.prod(shape[:3])), "b": jnp.zeros(shape[3], dtype)}
+        {
+            "w": jax.random.normal(each, shape, dtype) * math.sqrt(2 / math.prod(shape[:3])),
+            "b": jnp.zeros(shape[3], dtype),
+        }
         for each, shape in ((first, (5, 5, 1, 16)), (second, (5, 5, 16, 32)))
-    ]  # fmt: skip
+    ]
     return [*filters, *dense(rest, (32 * (side // 4) ** 2, 128, 10), math.sqrt(2), dtype)]
 
 
@@ -64,7 +67,9 @@ def lstm(params: dict[str, Any], sequences: Array) -> Array:
 
     def tick(carried: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], None]:
         hidden, cell = carried
-        enter, forget, new, out = jnp.split(now @ params["wx"] + hidden @ params["wh"] + params["b"], 4, axis=1)
+        enter, forget, new, out = jnp.split(
+            now @ params["wx"] + hidden @ params["wh"] + params["b"], 4, axis=1
+        )
         cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(enter) * jnp.tanh(new)
         return (jax.nn.sigmoid(out) * jnp.tanh(cell), cell), None
 

@@ -93,7 +93,9 @@ def prepare(settings: Any, path: Path | None) -> Suite:
     limits = settings.cases
     forms = {name: Form(name, limits.train, limits.test, limits.batch) for name in settings.variants}
     found = [PROBLEMS[name].make(forms[variant], path) for name, variant in posed(settings)]
-    return suite(tuple(replace(each, name=name) for each, (name, _) in zip(found, posed(settings), strict=True)))
+    return suite(
+        tuple(replace(each, name=name) for each, (name, _) in zip(found, posed(settings), strict=True))
+    )
 
 
 def suite(entries: tuple[Entry, ...]) -> Suite:

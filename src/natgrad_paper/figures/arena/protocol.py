@@ -1,6 +1,7 @@
 """What the arena trains: every method from every seed on every problem, the methods of a problem in turns."""
 
 from dataclasses import replace
+from typing import Any
 
 from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena.entry import Entry
@@ -21,7 +22,9 @@ def drive(run: Run) -> list[str]:
     assert isinstance(suite, Suite)
     contests = [(entry, competing(run, entry)) for entry in suite.entries]
     if not any(methods for _, methods in contests):
-        raise UserError("--methods: expected one that has its constants, found only tuned ones without a rate")
+        raise UserError(
+            "--methods: expected one that has its constants, found only tuned ones without a rate"
+        )
     logs: list[RunLog] = []
     for entry, methods in contests:
         logs += contest(run, entry, methods)
@@ -53,6 +56,18 @@ def contest(run: Run, entry: Entry, methods: list[Method]) -> list[RunLog]:
     return logs
 
 
-def trainings(settings: object, methods: int, seeds: int) -> int:
+def trainings(settings: Any, methods: int, seeds: int) -> int:
     """Return how many trainings a run has, if every method runs on every problem."""
     return len(list(posed(settings))) * methods * seeds
+
+
+def cost(settings: Any, methods: int, seeds: int) -> str:
+    """Return in words what a run costs."""
+    count, budget = len(list(posed(settings))), settings.budget
+    parts = ((count, "problem"), (methods, "method"), (seeds, "seed"))
+    words = " × ".join(f"{number} {name}{'s' * (number > 1)}" for number, name in parts)
+    if budget.seconds is None:
+        return f"{words} × {budget.iterations} iterations"
+    minutes = trainings(settings, methods, seeds) * budget.seconds / 60
+    total = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+    return f"{words} × {budget.seconds:g} s = {total} of training, besides compiling and evaluating"
