@@ -204,3 +204,13 @@ RULER = (
     *([tuned("kron", "PSGD Kron", "#332288", kron)] if installed("psgd_jax") else []),
 )
 METHODS = (*UNTUNED, *RULER)
+TARGETS = "adamw-tuned"
+"""What it reaches is the target."""
+RATES = {
+    "adamw-tuned": AdamW().rate,
+    "muon-tuned": Muon().rate,
+    "soap-tuned": Soap().rate,
+    "shampoo-tuned": 1e-2,
+    "kron-tuned": 1e-3,
+}
+"""The authors' rates: pilots begin there."""

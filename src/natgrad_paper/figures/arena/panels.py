@@ -109,9 +109,9 @@ def standing(runs: Runs, found: Sequence[Contest]) -> list[Content]:
         diverged = sum(failed(each, name) == "NaN" for each in mine)
         rows.append([runs.label(name), *known, *counts, f"{diverged} of {len(mine)}"])
     caption = (
-        f"Score: the area below the profile, τ from 1 to {MOST:g}. Times are medians over seeds, on the {len(targets)} of "
-        f"{len(found)} problems that have a target. Solved, missed, NaN: problems on which at least half of the seeds "
-        "ended so. A dash: no target, or no run on some of them."
+        f"Score: the area below the profile, τ from 1 to {MOST:g}. Times are medians over seeds, on the {len(targets)} "
+        f"of {len(found)} problems that have a target. Solved, missed, NaN: problems on which at least half of the "
+        "seeds ended so. A dash: no target, or no run on some of them."
     )
     head = ["method", *(words for words, _ in columns), "solved", "missed", "NaN"]
     contents: list[Content] = [Table(head, rows, caption, numbers=True)]
