@@ -24,13 +24,14 @@ from natgrad_paper import figures
 from natgrad_paper.cli.arguments import preset, settings
 from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena.entry import ERROR
-from natgrad_paper.figures.arena.measured import FILE, NAMES
+from natgrad_paper.figures.arena.measured import FILE, NAMES, Tuned
 from natgrad_paper.figures.arena.methods import RATES, RULER, TARGETS
 from natgrad_paper.figures.arena.problems import PROBLEMS, Suite
 from natgrad_paper.training import cache
 from natgrad_paper.training.loop import Trainer
 from natgrad_paper.training.precision import precise
 from natgrad_paper.training.problem import Method
+from natgrad_paper.training.settings import stated
 from natgrad_paper.training.source import Placed
 from natgrad_paper.training.tune import FIRST_SEED
 
@@ -39,7 +40,7 @@ STEP = 3.0
 EXTENSIONS = 4
 """Further rates at most, where the best is at the edge."""
 SEEDS = (FIRST_SEED, FIRST_SEED + 1, FIRST_SEED + 2)
-FIELDS = ("problem", "method", "seed", "changes", "error", "iterations")
+FIELDS = ("problem", "method", "seed", "rate", "steps", "error", "iterations")
 
 
 class Trial(NamedTuple):
@@ -54,63 +55,62 @@ class Bench:
 
     def __init__(self, name: str, seconds: float | None, data: Path | None, record: Any) -> None:
         self.name, self._record = name, record
-        self._experiment = figures.load("arena")
-        self._common = [f'problems=["{name}"]', *([f"budget.seconds={seconds}"] if seconds else [])]
-        problem = self._experiment.prepare(self._settings(()), data)
+        experiment = figures.load("arena")
+        changes = [f'problems=["{name}"]', *([f"budget.seconds={seconds}"] if seconds else [])]
+        self._settings = settings(experiment, preset(experiment, "small"), changes)
+        problem = experiment.prepare(self._settings, data)
         assert isinstance(problem, Suite)
         self.problem = problem
         self._placed = Placed(problem)
 
-    def _settings(self, changes: Sequence[str]) -> Any:
-        base = preset(self._experiment, "small")
-        return settings(self._experiment, base, [*self._common, *changes])
+    def _with(self, method: Method, constants: Tuned) -> Any:
+        """Return the settings with these constants, whatever was measured before."""
+        own = getattr(self._settings, method.section).model_copy(update={self.name: constants})
+        return self._settings.model_copy(update={method.section: own})
 
-    def trial(self, method: Method, changes: tuple[str, ...], seed: int) -> Trial:
+    def trial(self, method: Method, constants: Tuned, seed: int) -> Trial:
         """Return how one training did, after writing it down."""
-        used, errors = self._settings(changes), {ERROR: float("nan")}
+        used, errors = self._with(method, constants), {ERROR: float("nan")}
         with precise(self.problem):
             trainer = Trainer(self.problem, method, used)
             source = self._placed.source(method, trainer.settings, seed)
             for event in trainer.run(seed, source, used.budget):
                 errors = event.errors or errors
         found = Trial(errors[ERROR], event.position.iteration)
-        self._record.writerow([self.name, method.name, seed, " ".join(changes), *found])
-        print(f"{self.name}, {method.label}, seed {seed}: {' '.join(changes)}: {found.error:.5g}", flush=True)
+        self._record.writerow([self.name, method.name, seed, constants.rate, constants.steps, *found])
+        print(f"{self.name}, {method.label}, seed {seed}: {constants}: {found.error:.5g}", flush=True)
         return found
 
-    def target(self, method: Method, changes: tuple[str, ...]) -> float:
+    def target(self, method: Method, constants: Tuned) -> float:
         """Return the mean error that a method reaches, on the scale of the problem."""
-        errors = [self.trial(method, changes, seed).error for seed in SEEDS]
+        errors = [self.trial(method, constants, seed).error for seed in SEEDS]
         logarithmic = self.problem.scale == "log"
         return float(np.exp(np.mean(np.log(errors))) if logarithmic else np.mean(errors))
 
 
-def chosen(bench: Bench, method: Method, usual: float) -> dict[str, Any]:
+def chosen(bench: Bench, method: Method, usual: float) -> Tuned:
     """Return the constants of a method on a problem: those of the trial with the least training error."""
-    field = f"{method.section}.{bench.name}"
-    trials: dict[float, Trial] = {}
+    trials: dict[Tuned, Trial] = {}
 
-    def attempt(rate: float) -> None:
-        rate = float(f"{rate:.2g}")
-        if rate not in trials:
-            trials[rate] = bench.trial(method, (f"{field}.rate={rate}",), FIRST_SEED)
+    def attempt(rate: float, steps: int | None = None) -> None:
+        constants = Tuned(rate=float(f"{rate:.2g}"), steps=steps)
+        if constants not in trials:
+            trials[constants] = bench.trial(method, constants, FIRST_SEED)
+
+    def best() -> Tuned:
+        return min(trials, key=lambda each: _rank(trials[each]))
 
     for rate in (usual / STEP, usual, usual * STEP):
         attempt(rate)
     for _ in range(EXTENSIONS):
-        best = min(trials, key=lambda rate: _rank(trials[rate]))
-        if best not in (min(trials), max(trials)):
+        rates, found = sorted(each.rate or 0.0 for each in trials), best().rate or usual
+        if found not in (rates[0], rates[-1]):
             break
-        attempt(best / STEP if best == min(trials) else best * STEP)
-    best = min(trials, key=lambda rate: _rank(trials[rate]))
-    steps = trials[best].iterations
-    found: dict[str, Any] = {"rate": best}
-    for rate in (best, best * STEP):
-        rate = float(f"{rate:.2g}")
-        falling = bench.trial(method, (f"{field}.rate={rate}", f"{field}.steps={steps}"), FIRST_SEED)
-        if _rank(falling) < _rank(trials[best]):
-            trials[best], found = falling, {"rate": rate, "steps": steps}
-    return found
+        attempt(found / STEP if found == rates[0] else found * STEP)
+    constant, steps = best().rate or usual, trials[best()].iterations
+    for rate in (constant, constant * STEP):
+        attempt(rate, steps)
+    return best()
 
 
 def _rank(trial: Trial) -> float:
@@ -160,13 +160,10 @@ def main(words: Sequence[str] | None = None) -> None:
             bench = Bench(name, given.seconds, given.data, record)
             for method in (methods[each] for each in wanted):
                 constants = chosen(bench, method, RATES[method.name])
-                table.setdefault(method.section, {})[name] = constants
+                table.setdefault(method.section, {})[name] = stated(constants)
                 if method.name == TARGETS:
-                    field = f"{method.section}.{name}"
-                    changes = tuple(f"{field}.{each}={value}" for each, value in constants.items())
-                    error = bench.target(method, changes)
-                    target = {"error": error, "data": bench.problem.data["sha256"]}
-                    table.setdefault("targets", {})[name] = target
+                    error, data = bench.target(method, constants), bench.problem.data["sha256"]
+                    table.setdefault("targets", {})[name] = {"error": error, "data": data}
                 given.table.write_text("\n".join(written(table)) + "\n", encoding="utf-8")
 
 

@@ -44,6 +44,8 @@ EXAMPLES = """Examples, from seconds to days:
 [bold]natgrad run autoencoder --data mnist/[/bold]  (MNIST, from its idx files)
 
 [bold]natgrad run order --seeds 3[/bold]  (figure 2)
+
+[bold]natgrad run arena --preset digits[/bold]  (one of ten problems, with nothing chosen by hand)
 """
 
 

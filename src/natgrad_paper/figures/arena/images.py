@@ -13,6 +13,7 @@ from jax import Array
 
 import natgrad as ng
 from natgrad_paper.data import bundled, curves, idx_file
+from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena.entry import Entry, entry, split, spread
 from natgrad_paper.figures.arena.form import Form
 from natgrad_paper.figures.arena.likelihoods import to_standard_normal
@@ -25,6 +26,8 @@ TRAIN, TEST = 1437, 360
 CODE = 8
 """Numbers that the variational autoencoder keeps of a digit."""
 JUDGED = 2000
+SMALLEST = 4
+"""Pixels of a side that two poolings leave something of."""
 NATS = "negative log-likelihood"
 
 
@@ -70,7 +73,10 @@ def pictures(form: Form, path: Path | None) -> tuple[str, int, tuple[Cases, Case
         return name, 28, split(form, TRAIN, TEST, framed, labels)
     found = idx_file.read(path)
     labels, test_labels = idx_file.labels(path, found)
-    side = math.isqrt(found.train.shape[1])
+    pixels = found.train.shape[1]
+    side = math.isqrt(pixels)
+    if side**2 != pixels or side < SMALLEST:
+        raise UserError(f"{path}: expected square pictures, {SMALLEST} pixels wide at least, found {pixels} pixels")
     few, more = form.counts(10_000, 2000)
 
     def squares(rows: np.ndarray) -> np.ndarray:
