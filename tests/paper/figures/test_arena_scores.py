@@ -16,7 +16,7 @@ BAD = f"10 steps in a row refused: {ng.Outcome.name_of(ng.Outcome.NONFINITE_GRAD
 
 
 def test_a_score_by_hand():
-    """On p, a is the fastest and b takes twice as long; on q, b alone arrives; r is too late by τ = 4; s is for nobody."""
+    """On p, b takes twice as long as a; on q, b alone arrives; on r, it takes more than four times; s is for nobody."""
     times = {
         "p": {"a": 1.0, "b": 2.0},
         "q": {"a": INF, "b": 3.0},
@@ -53,10 +53,14 @@ def test_the_median_waits_for_half_of_the_seeds(times, middle):
     assert scores.median(times) == middle
 
 
-def training(method, problem, errors, seed=0, target=1.0, scale="log", variant="plain", end="finished", order=1):
+def training(
+    method, problem, errors, seed=0, target=1.0, scale="log", variant="plain", end="finished", order=1
+):
     """Return a log with errors at 0, 2, 4, … seconds, and three seconds of compiling."""
     name = problem if variant == "plain" else f"{problem}-{variant}"
-    found = run_log(method, seed, errors=errors, training=name, settings={"problems": ["q", "p"]}, order=order, end=end)
+    found = run_log(
+        method, seed, errors=errors, training=name, settings={"problems": ["q", "p"]}, order=order, end=end
+    )
     facts = {"problem": problem, "variant": variant, "target": target, "scale": scale, "error": "nats"}
     found.header["training"] |= {**facts, "data": {"name": "drawn", "sha256": "d" * 64}}
     for record in found.evaluations:
@@ -122,7 +126,12 @@ def test_places_count_from_the_least_error():
         training("muon", "p", (9.0, None), order=4),
     ]
     contest = contests.contests(Runs.of(logs))[0]
-    assert contest.ranks(["kncg", "adamw", "dowg", "muon"], 0) == {"kncg": 1, "adamw": 2.5, "dowg": 2.5, "muon": 4}
+    assert contest.ranks(["kncg", "adamw", "dowg", "muon"], 0) == {
+        "kncg": 1,
+        "adamw": 2.5,
+        "dowg": 2.5,
+        "muon": 4,
+    }
 
 
 def verdicts(found):

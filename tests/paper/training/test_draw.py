@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from training import tiny
 
 import natgrad as ng
 from natgrad_paper.training import precision
@@ -15,6 +14,7 @@ from natgrad_paper.training.batches import Batches, FirstOf, FullBatch, Minibatc
 from natgrad_paper.training.loop import Trainer
 from natgrad_paper.training.problem import Method, Until
 from natgrad_paper.training.source import Placed, step_key
+from training import tiny
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -55,14 +55,18 @@ def test_every_loop_sees_what_the_plain_loop_sees():
 
 
 def test_seeds_and_steps_have_keys_of_their_own():
-    keys = {tuple(np.asarray(jax.random.key_data(step_key(seed, step)))) for seed in range(9) for step in range(9)}
+    keys = {
+        tuple(np.asarray(jax.random.key_data(step_key(seed, step)))) for seed in range(9) for step in range(9)
+    }
     assert len(keys) == 81
     assert not np.array_equal(trained(4, 0)["w"], trained(4, 1)["w"])
 
 
 def test_a_step_outside_a_loop_is_the_same():
     straight = replace(PROBLEM, looped=False)
-    for one, other in zip(*(jax.tree.leaves(trained(4, problem=each)) for each in (PROBLEM, straight)), strict=True):
+    for one, other in zip(
+        *(jax.tree.leaves(trained(4, problem=each)) for each in (PROBLEM, straight)), strict=True
+    ):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 

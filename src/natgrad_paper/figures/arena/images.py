@@ -76,7 +76,9 @@ def pictures(form: Form, path: Path | None) -> tuple[str, int, tuple[Cases, Case
     pixels = found.train.shape[1]
     side = math.isqrt(pixels)
     if side**2 != pixels or side < SMALLEST:
-        raise UserError(f"{path}: expected square pictures, {SMALLEST} pixels wide at least, found {pixels} pixels")
+        raise UserError(
+            f"{path}: expected square pictures, {SMALLEST} pixels wide at least, found {pixels} pixels"
+        )
     few, more = form.counts(10_000, 2000)
 
     def squares(rows: np.ndarray) -> np.ndarray:
