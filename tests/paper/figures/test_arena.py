@@ -17,7 +17,7 @@ from natgrad_paper.data import bundled, idx_file
 from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena import control, images, likelihoods, measured, nets, science, sequences
 from natgrad_paper.figures.arena.form import VARIANTS, Form
-from natgrad_paper.figures.arena.methods import METHODS, UNTUNED, constants, schedule
+from natgrad_paper.figures.arena.methods import METHODS, UNTUNED, constants, peer, schedule
 from natgrad_paper.figures.arena.problems import PROBLEMS, prepare
 from natgrad_paper.training import log
 from natgrad_paper.training.baselines import FirstOrder
@@ -291,6 +291,13 @@ def test_methods_are_those_of_the_suite():
     assert (chosen.adamw.rate, chosen.schedule_free.rate, chosen.schedule_free.warmup) == (1e-3, 2.5e-3, 100)
     assert (chosen.prodigy.rate, chosen.muon.rate) == (1.0, 0.02)
     assert constants(METHODS[0], chosen, "digits") is None
+
+
+def test_a_package_that_cannot_be_imported_is_one_line():
+    with pytest.raises(
+        UserError, match="no_such_package: expected a package that can be imported, found: No module"
+    ):
+        peer("no_such_package")
 
 
 def test_a_tuned_rate_is_constant_or_rises_and_falls():

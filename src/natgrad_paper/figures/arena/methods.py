@@ -13,6 +13,7 @@ import optax
 from optax import contrib
 
 import natgrad as ng
+from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena.entry import Entry
 from natgrad_paper.figures.arena.measured import Tuned, by_problem
 from natgrad_paper.training.baselines import FirstOrder
@@ -89,15 +90,23 @@ def muon(rate: Rate) -> Any:
     return contrib.muon(rate, adam_learning_rate=beside)
 
 
+def peer(module: str) -> Any:
+    """Return a module of an optional package; one that cannot be imported is one line."""
+    try:
+        return import_module(module)
+    except (ImportError, AttributeError) as problem:
+        raise UserError(f"{module}: expected a package that can be imported, found: {problem}") from None
+
+
 def soap(rate: Rate) -> Any:
     """Return SOAP, from soap-jax."""
-    found: Any = import_module("soap_jax")
+    found = peer("soap_jax")
     return found.soap(rate, b1=0.95, b2=0.95, weight_decay=0.0, precondition_frequency=10)
 
 
 def shampoo(rate: Rate) -> Any:
     """Return distributed Shampoo, from google-research/precondition; roots every 20 steps."""
-    found: Any = import_module("precondition.distributed_shampoo")
+    found = peer("precondition.distributed_shampoo")
     return found.distributed_shampoo(
         rate,
         block_size=128,
@@ -114,7 +123,7 @@ def kron(rate: Rate) -> Any:
     # Its release looks for a private module that newer releases of optax moved.
     if "optax._src.clipping" not in sys.modules and find_spec("optax.transforms._clipping"):
         sys.modules["optax._src.clipping"] = import_module("optax.transforms._clipping")
-    found: Any = import_module("psgd_jax.kron")
+    found = peer("psgd_jax.kron")
     return found.kron(rate, b1=0.9, preconditioner_update_probability=1.0)
 
 
