@@ -41,7 +41,7 @@ def draw(runs: Runs) -> Figure:
             axes.set_ylabel(contest.measure.title, fontsize=7.5)
         for axes in list(places)[len(found) :]:
             axes.remove()
-        legend(figure, runs)
+        legend(figure, runs, "outside right upper", 1)
         title(figure, runs, "The arena")
         small_print(figure, runs, timed=True)
     return figure
@@ -64,14 +64,14 @@ def draw_contest(axes: Axes, contest: Contest, compiling: bool = False) -> None:
     dress(axes)
 
 
-def legend(figure: Figure, runs: Runs) -> None:
-    """Name the methods above the panels."""
+def legend(figure: Figure, runs: Runs, where: str = "outside upper left", columns: int = 7) -> None:
+    """Name the methods beside the panels."""
     handles = [
         figure.axes[0].plot([], [], color=runs.color(name), ls="dashed" if name in TUNED else "solid")[0]
         for name in runs.methods
     ]
     names = [runs.label(name) for name in runs.methods]
-    figure.legend(handles, names, loc="outside upper left", ncols=7, fontsize=8.5)
+    figure.legend(handles, names, loc=where, ncols=columns, fontsize=8.5)
 
 
 def sections(runs: Runs) -> Iterator[Part]:

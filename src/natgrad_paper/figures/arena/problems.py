@@ -105,5 +105,9 @@ def suite(entries: tuple[Entry, ...]) -> Suite:
         return Suite(**first, entries=entries)
     digest = hashlib.sha256("".join(entry.data["sha256"] for entry in entries).encode()).hexdigest()
     nothing = dict.fromkeys(("train", "test", "valid", "judged", "batches", "draw"))
-    data = {"name": f"{len(entries)} problems", "sha256": digest}
+    names = {entry.name for entry in entries}
+    words = f"{len(names)} problem{'s' * (len(names) > 1)}" + f" in {len(entries)} forms" * (
+        len(entries) > len(names)
+    )
+    data = {"name": words, "sha256": digest}
     return Suite(**{**first, **nothing, "data": data, "name": ""}, entries=entries)
