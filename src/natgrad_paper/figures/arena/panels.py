@@ -39,9 +39,11 @@ def draw(runs: Runs) -> Figure:
             draw_contest(axes, contest)
             axes.set_title(contest.problem)
             axes.set_ylabel(contest.measure.title, fontsize=7.5)
+            axes.tick_params(labelsize=7)
+            axes.xaxis.label.set_size(8)
         for axes in list(places)[len(found) :]:
             axes.remove()
-        legend(figure, runs, "outside right upper", 1)
+        legend(figure, runs, beside=True)
         title(figure, runs, "The arena")
         small_print(figure, runs, timed=True)
     return figure
@@ -64,14 +66,17 @@ def draw_contest(axes: Axes, contest: Contest, compiling: bool = False) -> None:
     dress(axes)
 
 
-def legend(figure: Figure, runs: Runs, where: str = "outside upper left", columns: int = 7) -> None:
-    """Name the methods beside the panels."""
+def legend(figure: Figure, runs: Runs, beside: bool = False) -> None:
+    """Name the methods above the panels, or beside them."""
     handles = [
         figure.axes[0].plot([], [], color=runs.color(name), ls="dashed" if name in TUNED else "solid")[0]
         for name in runs.methods
     ]
     names = [runs.label(name) for name in runs.methods]
-    figure.legend(handles, names, loc=where, ncols=columns, fontsize=8.5)
+    if beside:
+        figure.legend(handles, names, loc="outside right upper", fontsize=8.5)
+    else:
+        figure.legend(handles, names, loc="outside upper left", ncols=7, fontsize=8.5)
 
 
 def sections(runs: Runs) -> Iterator[Part]:
