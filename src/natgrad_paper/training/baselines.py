@@ -35,6 +35,8 @@ class FirstOrder:
     transformation: Any
     searches: bool = False
     """Whether it searches along its direction, and keeps the value and gradient it found there."""
+    asks: bool = False
+    """Whether its update asks for the value of the loss."""
     objective: Callable[[Tree, Tree], Array] | None = None
     """Each case's loss, where it is not the likelihood's."""
     evaluated: Callable[[Tree, Tree], Tree] | None = None
@@ -61,9 +63,8 @@ class FirstOrder:
             extras = {"value": value, "grad": gradient, "value_fn": loss}
         else:
             value, gradient = jax.value_and_grad(loss)(params)
-            extras = {"value": value}
-        transformation = optax.with_extra_args_support(self.transformation)
-        updates, new_state = transformation.update(gradient, state, params, **extras)
+            extras = {"value": value} if self.asks else {}
+        updates, new_state = self.transformation.update(gradient, state, params, **extras)
         moved = optax.apply_updates(params, updates)
         accepted = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(updates))
         if (

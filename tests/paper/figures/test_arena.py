@@ -324,7 +324,7 @@ def test_tuned_methods_wait_for_their_rates(tmp_path):
     assert display.told == ["AdamW, tuned, pinn: no rate was chosen yet, so it does not run"]
     names = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert names == ["adamw-tuned.0.linear.jsonl", "adamw.0.linear.jsonl", "adamw.0.pinn.jsonl"]
-    with pytest.raises(UserError, match="only tuned ones without a rate"):
+    with pytest.raises(UserError, match="expected one that can run on these problems"):
         conduct(run("arena", tmp_path, 'problems=["pinn"]', methods=["adamw-tuned"]))
 
 

@@ -199,7 +199,7 @@ UNTUNED = (
     untried("schedule-free", "schedule-free AdamW", "#009E73", schedule_free, ScheduleFree,
             "rate 0.0025 after 100 steps, judged at its average"),
     rated("prodigy", "Prodigy", "#CC79A7", contrib.prodigy, Prodigy, "finds its rate"),
-    untried("dowg", "DoWG", "#8C510A", lambda problem, own: first_order(problem, contrib.dowg()), Calls,
+    untried("dowg", "DoWG", "#8C510A", lambda problem, own: first_order(problem, contrib.dowg(), asks=True), Calls,
             "finds its rate"),
     rated("muon", "Muon", "#E69F00", muon, Muon, "rate 0.02 on matrices, Adam at 0.0003 on the rest"),
     *([rated("soap", "SOAP", "#56B4E9", soap, Soap, "rate 0.003, eigenbases every 10 steps")]
@@ -213,6 +213,8 @@ RULER = (
     *([tuned("kron", "PSGD Kron", "#332288", kron)] if installed("psgd_jax") else []),
 )
 METHODS = (*UNTUNED, *RULER)
+SINGLE = ("shampoo-tuned",)
+"""What computes in single precision alone."""
 TARGETS = "adamw-tuned"
 """What it reaches is the target."""
 RATES = {

@@ -5,7 +5,7 @@ from typing import Any
 
 from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena.entry import Entry
-from natgrad_paper.figures.arena.methods import constants
+from natgrad_paper.figures.arena.methods import SINGLE, constants
 from natgrad_paper.figures.arena.problems import Suite, posed
 from natgrad_paper.training.log import RunLog
 from natgrad_paper.training.precision import precise
@@ -22,9 +22,7 @@ def drive(run: Run) -> list[str]:
     assert isinstance(suite, Suite)
     contests = [(entry, competing(run, entry)) for entry in suite.entries]
     if not any(methods for _, methods in contests):
-        raise UserError(
-            "--methods: expected one that has its constants, found only tuned ones without a rate"
-        )
+        raise UserError("--methods: expected one that can run on these problems, found none")
     logs: list[RunLog] = []
     for entry, methods in contests:
         logs += contest(run, entry, methods)
@@ -38,6 +36,8 @@ def competing(run: Run, entry: Entry) -> list[Method]:
         chosen = constants(method, run.settings, entry.name)
         if chosen is not None and chosen.rate is None:
             run.display.tell(f"{method.label}, {entry.training}: no rate was chosen yet, so it does not run")
+        elif entry.float64 and method.name in SINGLE:
+            run.display.tell(f"{method.label}, {entry.training}: not in double precision, so it does not run")
         else:
             found.append(method)
     return found
