@@ -5,7 +5,7 @@ READY := .venv/.ready
 OLDEST := .cache/oldest
 WORKERS ?= 2
 
-.PHONY: help curves quick test test-long test-oldest lint types docs check numbers build bench race format clean
+.PHONY: help curves quick test test-long test-oldest lint types docs check numbers build bench race arena format clean
 
 help:             ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -69,6 +69,9 @@ bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machin
 
 race: $(READY)    ## KNCG against tuned first-order methods, by the clock (needs an otherwise idle machine)
 	$(BIN)/natgrad run race --out runs/race
+
+arena: $(READY)   ## ten problems, nothing chosen by hand: 60 s per problem, method and seed (needs an idle machine)
+	$(BIN)/natgrad run arena --seeds 3 --out runs/arena
 
 format: $(READY)  ## rewrite the code in house style
 	$(BIN)/ruff check --fix .

@@ -57,7 +57,7 @@ class Quiet:
 class Live(Quiet):
     """One bar per training with its error, λ, ρ, solver iterations, and the time left for all of them."""
 
-    def __init__(self, console: Console, trainings: int, measure: Measure) -> None:
+    def __init__(self, console: Console, trainings: int | None, measure: Measure) -> None:
         super().__init__(console, measure)
         self._trainings = trainings
         self._done = 0.0
@@ -88,8 +88,8 @@ class Live(Quiet):
             nonlocal error
             error = error if event.errors is None else _error(self._measure, event)
             fraction = 1.0 if event.status else event.fraction
-            self._fractions[task] = 0.0 if named else fraction
-            left = "" if event.status or named else self._left()
+            self._fractions[task] = fraction
+            left = "" if event.status else self._left()
             self._bars.update(task, completed=fraction, numbers=_numbers(event, error), left=left)
             if event.status and named:
                 self._bars.remove_task(task)
@@ -100,7 +100,7 @@ class Live(Quiet):
 
     def skip(self, title: str, named: bool) -> None:
         """Count it as done."""
-        self._done += 0 if named else 1
+        self._done += 1
         super().skip(title, named)
 
     def tell(self, sentence: str) -> None:
@@ -108,14 +108,16 @@ class Live(Quiet):
         self._bars.console.print(sentence, highlight=False, markup=False)
 
     def _left(self) -> str:
+        if self._trainings is None:
+            return ""
         done = (self._done + sum(self._fractions.values())) / self._trainings
         if done < 0.01:
             return ""
         return f"all done in about {duration((time.monotonic() - self._began) * (1 - done) / done)}"
 
 
-def display(console: Console, trainings: int, measure: Measure) -> Quiet:
-    """Return the display that fits the console, of the error that is followed."""
+def display(console: Console, trainings: int | None, measure: Measure) -> Quiet:
+    """Return the display that fits the console, of the error that is followed; `trainings` is None if unknown."""
     return Live(console, trainings, measure) if console.is_terminal else Quiet(console, measure)
 
 

@@ -44,6 +44,8 @@ EXAMPLES = """Examples, from seconds to days:
 [bold]natgrad run autoencoder --data mnist/[/bold]  (MNIST, from its idx files)
 
 [bold]natgrad run order --seeds 3[/bold]  (figure 2)
+
+[bold]natgrad run arena --preset digits[/bold]  (one of ten problems, with nothing chosen by hand)
 """
 
 
@@ -136,9 +138,8 @@ def run(
                 highlight=False,
             )
             console.print(cost(chosen, used, len(competitors), len(asked.seeds)), highlight=False)
-            with progress.display(
-                console, len(competitors) * len(asked.seeds), chosen.story.view.main
-            ) as display:
+            trainings = chosen.trainings(used, len(competitors), len(asked.seeds))
+            with progress.display(console, trainings, chosen.story.view.main) as display:
                 whole = Run(
                     chosen.name, asked.preset, used, problem, chosen.methods, competitors, asked.seeds, directory,
                     display, resume,

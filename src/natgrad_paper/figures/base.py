@@ -38,6 +38,8 @@ class Experiment:
     """Whether its methods make sense together only, so that all of them run."""
     cost: Callable[[Any, int, int], str] | None = None
     """Words on what a run costs, from (settings, methods, seeds), where the budget does not tell."""
+    trainings: Callable[[Any, int, int], int | None] = lambda settings, methods, seeds: methods * seeds
+    """How many trainings a run has, from the same, for the screen to tell the time left; None where nobody knows."""
 
     def presets(self) -> dict[str, Preset]:
         """Return the presets by name."""

@@ -45,7 +45,8 @@ def write(runs: Runs, story: Story, directory: Path, presets: Presets = NONE) ->
 def html(runs: Runs, story: Story, judged: Sequence[Judged], drawn: bytes, command: str) -> str:
     """Return the page, with the figure that was drawn. The template computes the rest from the runs."""
     groups = grouped(runs.methods, story.groups)
-    steps = [(group.title, *found) for group in groups if (found := diagnostics.draw(runs, group))]
+    shown = groups if story.diagnostics else []
+    steps = [(group.title, *found) for group in shown if (found := diagnostics.draw(runs, group))]
     pages = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,

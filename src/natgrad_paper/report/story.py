@@ -1,6 +1,6 @@
 """What the report of an experiment tells, beside what every report does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,9 @@ class Story:
     """Draws the figure, where it is not errors along iterations and time."""
     caption: str = ""
     """What that figure shows, in sentences."""
-    sections: Callable[[Runs], Sequence[Part]] = lambda runs: ()
+    sections: Callable[[Runs], Iterable[Part]] = lambda runs: ()
     """Further sections, between the results and the claims."""
+    diagnostics: bool = True
+    """Whether the page shows how the steps of a method went, all its trainings together."""
     rule: tuple[tuple[str, str], ...] = ()
     """Terms of the rule that decides claims, and what they mean, where it is not the usual one."""

@@ -11,6 +11,7 @@ from jax import Array
 
 import natgrad as ng
 from natgrad import tree
+from natgrad.problem import Problem as Loss
 from natgrad_paper.training.problem import Problem, Tree
 
 EPOCH = 250
@@ -27,31 +28,42 @@ class Info(NamedTuple):
 
 @dataclass(frozen=True)
 class FirstOrder:
-    """An optax transformation on the mean negative log-likelihood of a model."""
+    """An optax transformation on the loss that natgrad's own methods lower: by default the mean nll."""
 
-    model: Callable[[Tree, Array], Array]
+    model: Callable[[Tree, Any], Any]
     likelihood: Any
     transformation: Any
     searches: bool = False
     """Whether it searches along its direction, and keeps the value and gradient it found there."""
+    asks: bool = False
+    """Whether its update asks for the value of the loss."""
+    objective: Callable[[Tree, Tree], Array] | None = None
+    """Each case's loss, where it is not the likelihood's."""
+    evaluated: Callable[[Tree, Tree], Tree] | None = None
+    """From (state, parameters) to the parameters to judge, where they are not the last ones."""
 
     def init(self, params: Tree) -> Tree:
         """Return the transformation's state."""
         return self.transformation.init(params)
 
+    def kept(self, params: Tree, state: Tree) -> Tree:
+        """Return the parameters to judge."""
+        return params if self.evaluated is None else self.evaluated(state, params)
+
     def step(self, params: Tree, state: Tree, batch: Any) -> tuple[Tree, Tree, Info]:
         """Take a step; one that meets a NaN or an infinity is refused, as everywhere here."""
-        inputs, targets = batch
+        whole = Loss(self.model, self.likelihood, self.objective)
+        examples = whole.examples(params, *batch)
 
         def loss(params: Tree) -> Array:
-            return jnp.mean(self.likelihood.nll(self.model(params, inputs), targets))
+            return whole.total(whole.evaluate(params, examples.inputs)[0], examples)
 
         if self.searches:
             value, gradient = optax.value_and_grad_from_state(loss)(params, state=state)
             extras = {"value": value, "grad": gradient, "value_fn": loss}
         else:
             value, gradient = jax.value_and_grad(loss)(params)
-            extras = {}
+            extras = {"value": value} if self.asks else {}
         updates, new_state = self.transformation.update(gradient, state, params, **extras)
         moved = optax.apply_updates(params, updates)
         accepted = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(updates))

@@ -4,6 +4,7 @@ The indices are drawn on the host, where a permutation costs nothing beside a st
 gathered on the device.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ Key = tuple[int, int]
 PARTS = ("gradient", "metric", "search", "ratio")
 NAMES = {"gradient": "batch", "search": "search_batch", "ratio": "ratio_batch"}
 """What the arguments of a step are called."""
+Remade = Callable[[Any], Any]
+"""From a batch, as it is drawn from the cases, to the one that the step sees."""
 
 
 class Draw(Protocol):
@@ -145,7 +148,7 @@ class FirstOf:
 
     def of(self, batch: Any) -> Any:
         """Return the part, or None where it is all: the library's default, one linearization for both."""
-        if self.size >= batch[0].shape[0]:
+        if self.size >= number_of(batch[0]):
             return None
         return jax.tree.map(lambda each: each[: self.size], batch)
 
@@ -193,12 +196,28 @@ class Batches:
         return {part: np.stack(chosen).astype(np.int32) for part, chosen in rows.items()}
 
     def arguments(
-        self, inputs: Array, targets: Array, drawn: dict[str, Array], pool: Array | None = None
+        self,
+        inputs: Any,
+        targets: Any,
+        drawn: dict[str, Array],
+        pool: Array | None = None,
+        remade: Remade = lambda batch: batch,
     ) -> dict[str, Any]:
-        """Return what `optimizer.step` takes by name, from one step's indices. Traced."""
+        """Return what `optimizer.step` takes by name, from one step's indices. Traced.
 
-        def cases(part: str, values: Any = (inputs, targets)) -> Any:
+        Args:
+            inputs: Of all training cases.
+            targets: Theirs.
+            drawn: The indices, by part.
+            pool: Inputs without labels.
+            remade: What each batch with labels is passed through.
+        """
+
+        def taken(part: str, values: Any) -> Any:
             return jax.tree.map(lambda each: each[drawn[part]], values) if part in drawn else values
+
+        def cases(part: str) -> Any:
+            return remade(taken(part, (inputs, targets)))
 
         arguments: dict[str, Any] = {
             NAMES[part]: cases(part) for part, _ in self._rules() if part != "metric"
@@ -210,12 +229,19 @@ class Batches:
             if (few := self.metric.of(own)) is not None:
                 arguments["metric_inputs"] = few[0]
         elif self.metric is not None:
-            arguments["metric_inputs"] = cases("metric", pool if self.metric.unlabelled else inputs)
+            arguments["metric_inputs"] = (
+                taken("metric", pool) if self.metric.unlabelled else cases("metric")[0]
+            )
         return arguments
 
     def _rules(self) -> list[tuple[str, Draw]]:
         rules = [(part, getattr(self, part)) for part in PARTS]
         return [(part, rule) for part, rule in rules if rule is not None and not isinstance(rule, FirstOf)]
+
+
+def number_of(inputs: Any) -> int:
+    """Return how many cases there are. Inputs may be a tuple: then its first part counts."""
+    return number_of(inputs[0]) if isinstance(inputs, tuple) else len(inputs)
 
 
 @lru_cache(maxsize=4)

@@ -104,16 +104,27 @@ class Event:
 class Trainer:
     """One method on one problem, compiled once and then run for any number of seeds, sources and numbers."""
 
-    def __init__(self, problem: Problem, method: Method, settings: Section) -> None:
+    def __init__(
+        self, problem: Problem, method: Method, settings: Section, evaluating: dict[Any, Any] | None = None
+    ) -> None:
+        """Build the method; `evaluating` holds compiled programs that all methods on the problem share."""
         self.problem = problem
         self.method = method
         self.settings = method.own(settings)
         self.optimizer = method.build(problem, self.settings)
-        self.steps = method.steps_per_call(self.settings)
+        self.steps = method.steps_per_call(self.settings) if problem.looped else 1
         self.chunk: int = getattr(settings, "evaluation_chunk", 1000)
         self.gauge = problem.gauge if self.steps == 1 else None
         self._source: Source | None = None
         self._programs: dict[Any, Callable[..., Any]] = {}
+        self._evaluating: dict[Any, Callable[..., Any]] = {} if evaluating is None else evaluating
+
+    def kept(self, params: Tree, state: Tree) -> Tree:
+        """Return what a training hands over: of one that averages its parameters, the average."""
+        if isinstance(state, ng.averaging.AveragedState):
+            return state.average
+        own: Callable[[Tree, Tree], Tree] | None = getattr(self.optimizer, "kept", None)
+        return params if own is None else own(params, state)
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """Return a seed's parameters and state before the first step."""
@@ -148,7 +159,7 @@ class Trainer:
             judged = source.judged()
         self._loop(optimizer, params, state, source, self._block(source, at.iteration), clocks)
         for cases in judged.values():
-            self._program("errors", self._case_errors, clocks, params, cases)
+            self._judge(clocks, params, cases)
 
         iteration, refused, streaks = at.iteration, at.refused, at.streaks
         patience = Patience(budget.patience, at.lowest, at.waited)
@@ -160,7 +171,7 @@ class Trainer:
         steps: tuple[dict[str, Any], ...] = ()
         gap = 0.0
         if given_up or (resume is None and budget.evaluates_start):
-            errors = self._errors(judged, kept(params, state), clocks)
+            errors = self._errors(judged, self.kept(params, state), clocks)
             patience = patience if given_up else patience.after(errors)
         while True:
             position = Position(
@@ -195,7 +206,7 @@ class Trainer:
                 ended = Status.FINISHED, "used its budget"
             errors = None
             if ended or iteration >= look or clocks.training.seconds >= moment:
-                errors = self._errors(judged, kept(params, state), clocks)
+                errors = self._errors(judged, self.kept(params, state), clocks)
                 patience = patience.after(errors)
                 ended = ended or ((Status.EARLY, patience.ended) if patience.ended else None)
 
@@ -229,12 +240,12 @@ class Trainer:
         donate: tuple[int, ...] = (),
     ) -> Callable[..., Any]:
         """Return a function compiled for arguments of these shapes, ahead of time so that no other clock sees it."""
-        leaves = jax.tree.leaves(like)
-        key = name, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
-        if key not in self._programs:
-            with clocks.compiling:
-                self._programs[key] = jax.jit(function, donate_argnums=donate).lower(*like).compile()
-        return self._programs[key]
+        return _compiled(self._programs, name, function, clocks.compiling, like, donate)
+
+    def _judge(self, clocks: "Clocks", params: Tree, cases: Any) -> Callable[..., Any]:
+        """Return the program that measures errors. It is no part of training: compiling it is evaluating."""
+        like = params, cases
+        return _compiled(self._evaluating, "errors", self._case_errors, clocks.evaluating, like)
 
     def _advance_static(self, _: None, *rest: Any) -> tuple[Tree, Tree, Any]:
         return self._advance(self.optimizer, *rest)
@@ -247,7 +258,7 @@ class Trainer:
         source = self._source
 
         def one(params: Tree, state: Tree, row: Tree) -> tuple[Tree, Tree, Any]:
-            arguments = source.arguments(data, row)
+            arguments = source.arguments(data, row, params)
             params, state, info = optimizer.step(params, state, arguments.pop("batch"), **arguments)
             return params, state, _summary(info)
 
@@ -258,6 +269,9 @@ class Trainer:
             return params, state, history
 
         row = jax.tree.map(lambda rows: rows[0], block)
+        if not self.problem.looped:
+            params, state, info = one(params, state, row)
+            return params, state, jax.tree.map(lambda value: value[None], info)
         shapes = jax.eval_shape(one, params, state, row)[2]
         length = jax.tree.leaves(block)[0].shape[0] if jax.tree.leaves(block) else self.steps
         history = jax.tree.map(lambda like: jnp.zeros((length, *like.shape), like.dtype), shapes)
@@ -271,7 +285,7 @@ class Trainer:
         history = []
         for number in range(count):
             row = jax.tree.map(lambda rows, number=number: rows[number], block)
-            arguments = self._source.arguments(data, row)
+            arguments = self._source.arguments(data, row, params)
             params, state, info = optimizer.step(params, state, arguments.pop("batch"), **arguments)
             history.append(_summary(info))
         return params, state, jax.tree.map(lambda *values: jnp.stack(values), *history)
@@ -284,7 +298,7 @@ class Trainer:
         assert gauge is not None
 
         def measure(before: Tree, after: Tree, data: Tree, valid: Tree, block: Tree) -> dict[str, Any]:
-            arguments = source.arguments(data, jax.tree.map(lambda rows: rows[0], block))
+            arguments = source.arguments(data, jax.tree.map(lambda rows: rows[0], block), before)
             inputs = arguments["batch"][0]
             return gauge(before, after, inputs, arguments.get("metric_inputs", inputs), valid[0])
 
@@ -305,7 +319,7 @@ class Trainer:
     def _errors(self, judged: dict[str, Any], params: Tree, clocks: "Clocks") -> dict[str, float]:
         means: dict[str, float] = {}
         for prefix, cases in judged.items():
-            program = self._program("errors", self._case_errors, clocks, params, cases)
+            program = self._judge(clocks, params, cases)
             with clocks.evaluating:
                 errors = jax.device_get(program(params, cases))
                 means |= {prefix + name: float(each.mean(dtype=np.float64)) for name, each in errors.items()}
@@ -360,9 +374,21 @@ class Clocks:
         return self.training.seconds, self.training.cpu, self.evaluating.seconds, self.compiling.seconds
 
 
-def kept(params: Tree, state: Tree) -> Tree:
-    """Return what a training hands over: of one that averages its parameters, the average."""
-    return state.average if isinstance(state, ng.averaging.AveragedState) else params
+def _compiled(
+    known: dict[Any, Callable[..., Any]],
+    name: str,
+    function: Callable[..., Any],
+    clock: "Stopwatch",
+    like: tuple[Any, ...],
+    donate: tuple[int, ...] = (),
+) -> Callable[..., Any]:
+    """Return a program for arguments of these shapes: a known one, or it is compiled, by this clock."""
+    leaves = jax.tree.leaves(like)
+    key = name, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
+    if key not in known:
+        with clock:
+            known[key] = jax.jit(function, donate_argnums=donate).lower(*like).compile()
+    return known[key]
 
 
 def on_grid(iteration: int) -> bool:

@@ -5,17 +5,18 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
 
+import jax
 import numpy as np
 from jax import Array
 from pydantic import model_validator
 
-from natgrad_paper.training.batches import Batches
+from natgrad_paper.training.batches import Batches, number_of
 from natgrad_paper.training.settings import Count, Positive, Section, Size, unfit
 
 Tree = Any
 Cases = tuple[Any, Any]
 """Inputs and targets."""
-Errors = Callable[[Tree, Array, Array], dict[str, Array]]
+Errors = Callable[[Tree, Any, Any], dict[str, Array]]
 HELD_OUT = 10
 """Of so many training cases one, the last ones, is held out where a problem has no cases for validation."""
 GROWTH = 1.4
@@ -38,7 +39,7 @@ class Optimizer(Protocol):
 class Problem:
     """What is trained, on what, and how it is judged."""
 
-    model: Callable[[Tree, Array], Array]
+    model: Callable[[Tree, Any], Any]
     likelihood: Any
     init: Callable[[int], Tree]
     """Initial parameters from a seed: the same for every method."""
@@ -67,14 +68,34 @@ class Problem:
     lines: tuple[str, ...] = ()
     """What the lines of those pictures are."""
 
+    objective: Callable[[Tree, Tree], Array] | None = None
+    """Each case's loss, from (outputs, targets), where it is not the likelihood's."""
+    batches: Batches | None = None
+    """What the steps of every method see, where the problem says so and not the method."""
+    draw: Callable[[Array, Tree, Any], Any] | None = None
+    """From (key of the step, parameters, batch) to the batch that the step sees: noise, or episodes played.
+
+    A pure function, and the same for every method. It may add weights: (inputs, targets, weights).
+    """
+    judged: Cases | None = None
+    """The cases of the training error, where they are not all training cases: fewer, or of another kind."""
+    float64: bool = False
+    """Whether it is computed in double precision."""
+    looped: bool = True
+    """Whether a compiled call may take several steps. XLA's convolutions are ten times slower in a loop, on CPUs."""
+
     def validated(self) -> "Problem":
         """Return the problem with validation cases: its own, or else its last training cases, which it then lacks."""
         if self.valid is not None or self.train is None:
             return self
-        inputs, targets = self.train
-        kept = len(inputs) - max(1, len(inputs) // HELD_OUT)
-        train, valid = (inputs[:kept], targets[:kept]), (inputs[kept:], targets[kept:])
-        shapes = {"train": list(train[0].shape), "valid": list(valid[0].shape)}
+        count = number_of(self.train[0])
+        kept = count - max(1, count // HELD_OUT)
+        train = jax.tree.map(lambda each: each[:kept], self.train)
+        valid = jax.tree.map(lambda each: each[kept:], self.train)
+        shapes = {
+            part: list(jax.tree.leaves(cases[0])[0].shape)
+            for part, cases in (("train", train), ("valid", valid))
+        }
         return replace(self, train=train, valid=valid, data={**self.data, **shapes})
 
 

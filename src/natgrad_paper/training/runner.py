@@ -18,7 +18,7 @@ import numpy as np
 from natgrad_paper.errors import UserError
 from natgrad_paper.training.checkpoint import Checkpoint, Checkpoints, digest
 from natgrad_paper.training.log import Mark, RunLog, Status, Writer, plain, read
-from natgrad_paper.training.loop import Event, Position, Trainer, kept
+from natgrad_paper.training.loop import Event, Position, Trainer
 from natgrad_paper.training.pictures import data_pictures, reconstructions
 from natgrad_paper.training.problem import Budget, Method, Optimizer, Problem, Tree, Until
 from natgrad_paper.training.settings import stated
@@ -97,11 +97,12 @@ class Run:
     """Time between checkpoints, not counted as training."""
     signals: Signals = field(default_factory=Signals)
     _trainers: dict[str, Trainer] = field(default_factory=dict)
+    _evaluating: dict[Any, Any] = field(default_factory=dict)
 
     def trainer(self, method: Method) -> Trainer:
         """Return a method on the problem, compiled once for all its trainings."""
         if method.name not in self._trainers:
-            self._trainers[method.name] = Trainer(self._problem, method, self.settings)
+            self._trainers[method.name] = Trainer(self._problem, method, self.settings, self._evaluating)
         return self._trainers[method.name]
 
     @cached_property
@@ -177,7 +178,7 @@ class Run:
 
     def _end(self, training: Training, event: Event, log: Writer) -> None:
         """Write what is kept of the trained model, and how the training ended."""
-        params = kept(*event.trained)
+        params = self.trainer(training.method).kept(*event.trained)
         for record in reconstructions(self._problem, params):
             log.write(record)
         if training.outputs is not None and event.status is Status.FINISHED:
@@ -323,14 +324,18 @@ def taking_turns(seconds: float) -> Callable[[Run], list[str]]:
     def drive(run: Run) -> list[str]:
         logs = []
         for seed in run.seeds:
-            trainings = [Training(method, seed) for method in run.methods]
-            waiting = [run.events(each) for each in trainings if run.finished(each) is None]
-            while waiting:
-                waiting = [events for events in waiting if _advance(events, seconds, waiting)]
-            logs += [read(run._log(each)) for each in trainings]
+            logs += alternating(run, [Training(method, seed) for method in run.methods], seconds)
         return failures(logs)
 
     return drive
+
+
+def alternating(run: Run, trainings: Sequence[Training], seconds: float) -> list[RunLog]:
+    """Let trainings advance alternately, so many seconds each, and return their logs."""
+    waiting = [run.events(each) for each in trainings if run.finished(each) is None]
+    while waiting:
+        waiting = [events for events in waiting if _advance(events, seconds, waiting)]
+    return [read(run._log(each)) for each in trainings]
 
 
 def _advance(events: Iterator[Event], seconds: float, others: Sequence[Iterator[Event]]) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from natgrad_paper.errors import UserError
 from natgrad_paper.training.loop import Event, Trainer
+from natgrad_paper.training.precision import precise
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.source import Placed
 
@@ -74,14 +75,17 @@ def tune(
             f"--seed: expected {FIRST_SEED} or more, since smaller seeds are for results, found {seed}"
         )
     problem = problem.validated()
+    if problem.train is None:
+        raise UserError("tune: expected one problem with training cases, found several, or a stream")
     problem = replace(problem, test=problem.valid, reconstruct=None, gauge=None)
     placed = Placed(problem)
     for number, (changes, settings) in enumerate(trials):
-        trainer = Trainer(problem, method, settings)
-        errors: dict[str, float] = {}
-        for event in trainer.run(seed, placed.source(method, trainer.settings, seed), settings.budget):
-            errors = event.errors or errors
-            watch(number, len(trials), event)
+        with precise(problem):
+            trainer = Trainer(problem, method, settings)
+            errors: dict[str, float] = {}
+            for event in trainer.run(seed, placed.source(method, trainer.settings, seed), settings.budget):
+                errors = event.errors or errors
+                watch(number, len(trials), event)
         yield Trial(changes, errors[f"test_{error}"], errors[error], event.position.iteration)
 
 

@@ -115,7 +115,7 @@ def test_a_users_preset(tmp_path, invoke):
 
 BAD_CALLS = [
     (("run", "curvs"), "experiment: expected 'curves', found 'curvs'"),
-    (("run", "zebra"), "experiment: expected one of autoencoder, "),
+    (("run", "zebra"), "experiment: expected one of arena, autoencoder, "),
     (("run", "sums", "--preset", "smal"), "--preset: expected 'small', found 'smal'"),
     (("run", "sums", "--preset", "absent.toml"), "absent.toml: expected a readable TOML file"),
     ((*SMOKE, "--methods", "ngdl"), "--methods: expected 'ngd', found 'ngdl'"),

@@ -105,7 +105,7 @@ class Plain:
         size: int = self.examples.settings.stream.block
         return size - first % size
 
-    def arguments(self, data: Any, row: Block) -> dict[str, Any]:
+    def arguments(self, data: Any, row: Block, params: Any) -> dict[str, Any]:
         """Return the batch of an update."""
         return {"batch": row}
 

@@ -1,0 +1,29 @@
+"""The arena: ten small problems of ten kinds, and the optimizers of today with nothing chosen by hand.
+
+Each problem takes at most a minute per method on two cores, and its data are generated or come with a package. The
+question is what one default is worth: how many problems a method solves, and how soon beside the fastest. Tuned
+methods run beside the others as the ruler: a target is what tuned AdamW reaches. `tools/measure_arena.py` measures it.
+"""
+
+from natgrad_paper.figures.arena.claims import CLAIMS, RULE, VIEW
+from natgrad_paper.figures.arena.methods import METHODS, UNTUNED
+from natgrad_paper.figures.arena.panels import CAPTION, draw, sections
+from natgrad_paper.figures.arena.problems import Settings, prepare
+from natgrad_paper.figures.arena.protocol import cost, drive, trainings
+from natgrad_paper.figures.base import figure
+from natgrad_paper.report.story import Story
+
+STORY = Story(
+    "The arena: ten problems, nothing chosen by hand",
+    VIEW,
+    CLAIMS,
+    figure=draw,
+    caption=CAPTION,
+    sections=sections,
+    rule=RULE,
+    diagnostics=False,
+)
+EXPERIMENT = figure(
+    "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED), drive=drive, cost=cost,
+    trainings=trainings,
+)  # fmt: skip

@@ -1,0 +1,150 @@
+"""The logs of a run, sorted by problem: who reached which error when, and who failed."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+import natgrad as ng
+from natgrad_paper.figures.arena.entry import ERROR
+from natgrad_paper.figures.arena.form import PLAIN
+from natgrad_paper.report.curves import time_to
+from natgrad_paper.report.load import Runs
+from natgrad_paper.report.views import LINEAR, LOGARITHMIC, Measure
+from natgrad_paper.training.log import RunLog, Status
+from natgrad_paper.training.stopping import NONFINITE
+
+NEVER = math.inf
+TOTAL = "total_seconds"
+"""Of an evaluation: seconds of training, and those that the method took to compile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """A problem in one of its forms, and all trainings on it."""
+
+    runs: Runs
+    problem: str
+    variant: str
+
+    @cached_property
+    def logs(self) -> dict[str, tuple[RunLog, ...]]:
+        """The logs of each method that ran, one per seed."""
+        found = {
+            name: tuple(
+                log for log in self.runs.trainings(name) if _place(log) == (self.problem, self.variant)
+            )
+            for name in self.runs.methods
+        }
+        return {name: logs for name, logs in found.items() if logs}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the logs say of the problem."""
+        first: dict[str, Any] = next(iter(self.logs.values()))[0].header["training"]
+        return first
+
+    @property
+    def target(self) -> float | None:
+        """The error to reach; None where none was measured."""
+        found = self.facts.get("target")
+        return float(found) if isinstance(found, int | float) else None
+
+    @property
+    def measure(self) -> Measure:
+        """The training error, on the problem's scale."""
+        return self._measure("", "training error")
+
+    @property
+    def test_measure(self) -> Measure:
+        """The test error."""
+        return self._measure("test_", "test error")
+
+    def _measure(self, prefix: str, name: str) -> Measure:
+        scale = LINEAR if self.facts.get("scale") == "linear" else LOGARITHMIC
+        return Measure(prefix + ERROR, name, str(self.facts.get("error", ERROR)), scale)
+
+    def compiling(self, method: str) -> float:
+        """Return the seconds that a method took to compile: in the first of its seeds, since later ones need not."""
+        found = [
+            float(log.evaluations[-1]["compile_seconds"]) for log in self.logs[method] if log.evaluations
+        ]
+        return max(found, default=0.0)
+
+    def times(self, method: str, compiling: bool = False) -> dict[int, float]:
+        """Return the seconds to the target, seed by seed; infinity where it was not reached."""
+        target, more = self.target, self.compiling(method) if compiling else 0.0
+        found = {}
+        for log in self.logs[method]:
+            time = None if target is None else time_to(log, target, self.measure)
+            found[log.seed] = NEVER if time is None else time + more
+        return found
+
+    def failures(self, method: str) -> list[str]:
+        """Return why a method failed, once for each seed in which it did: NaN, or missed."""
+        words = [
+            "NaN" if diverged(log) else "missed" if self.target is not None and time == NEVER else ""
+            for log, time in zip(self.logs[method], self.times(method).values(), strict=True)
+        ]
+        return [each for each in words if each]
+
+    def ends(self, method: str, measure: Measure) -> dict[int, float]:
+        """Return an error at the end, seed by seed, where it is a number."""
+        lasts = {log.seed: measure.of(log.evaluations[-1]) for log in self.logs[method] if log.evaluations}
+        return {seed: value for seed, value in lasts.items() if value is not None}
+
+    def with_compiling(self, method: str) -> list[RunLog]:
+        """Return a method's logs whose evaluations also say when they came with compiling counted."""
+        more = self.compiling(method)
+        return [
+            replace(
+                log,
+                evaluations=tuple(
+                    {**each, TOTAL: each["training_seconds"] + more} for each in log.evaluations
+                ),
+            )
+            for log in self.logs[method]
+        ]
+
+    def ranks(self, methods: Sequence[str], seed: int) -> dict[str, float]:
+        """Return the places of methods by their training error at the end; what is no number comes last."""
+        errors = {name: self.ends(name, self.measure).get(seed, NEVER) for name in methods}
+        return {
+            name: 1 + sum(other < own for other in errors.values()) + (_same(errors, own) - 1) / 2
+            for name, own in errors.items()
+        }
+
+
+def _same(errors: dict[str, float], own: float) -> int:
+    return sum(other == own for other in errors.values())
+
+
+def _place(log: RunLog) -> tuple[str, str]:
+    facts = log.header["training"]
+    return str(facts.get("problem", log.training)), str(facts.get("variant", PLAIN))
+
+
+def contests(runs: Runs, variant: str = PLAIN) -> list[Contest]:
+    """Return the problems of a run in one form, in the order in which they were set."""
+    known = dict.fromkeys(_place(log) for log in runs.logs)
+    order = {name: place for place, name in enumerate(runs.header["settings"].get("problems", ()))}
+    found = [Contest(runs, *place) for place in known if place[1] == variant]
+    return sorted(found, key=lambda each: order.get(each.problem, len(order)))
+
+
+def diverged(log: RunLog) -> bool:
+    """Whether a training met nothing but NaN or infinity at its end."""
+    if log.status is Status.GAVE_UP and any(ng.Outcome.name_of(each) in log.reason for each in NONFINITE):
+        return True
+    last = log.evaluations[-1].get(ERROR) if log.evaluations else 0.0
+    return last is None or not np.isfinite(last)
+
+
+def pairs(found: Sequence[Contest]) -> Iterator[tuple[Contest, str]]:
+    """Yield every problem with every method that ran on it."""
+    for each in found:
+        for name in each.logs:
+            yield each, name

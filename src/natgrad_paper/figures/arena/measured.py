@@ -1,0 +1,65 @@
+"""What was measured once and is fixed since: targets, and the constants of the tuned methods.
+
+`measured.toml` holds it. What is not there was not measured yet, and nothing stands in for it.
+"""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import create_model
+
+from natgrad_paper.training.settings import Count, Positive, Section
+
+Name = Literal[
+    "digits", "conv", "lstm", "transformer", "vae", "curves", "pinn", "regression", "cartpole", "linear"
+]  # fmt: skip
+NAMES: tuple[Name, ...] = get_args(Name)
+"""The problems, in the order of the page."""
+FILE = Path(__file__).with_name("measured.toml")
+
+
+class Target(Section):
+    """The training error to reach on a problem."""
+
+    error: float | None = None
+    """None where it was not measured yet."""
+    data: str = ""
+    """The hash of the data on which it was measured: it says nothing about others."""
+
+    def on(self, sha256: str) -> float | None:
+        """Return the error, where it was measured on these data."""
+        return self.error if self.data == sha256 else None
+
+
+class Tuned(Section):
+    """The constants of a tuned method on a problem."""
+
+    rate: Positive | None = None
+    """None where no pilots ran yet: the method does not run then."""
+    steps: Count | None = None
+    """Steps of the schedule: the rate rises over the first of them, and falls to zero as a cosine. None: constant."""
+
+
+@cache
+def table() -> dict[str, Any]:
+    """Return what the file holds."""
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+def by_problem(kind: type[Section], section: str, about: str, **rest: Any) -> type[Section]:
+    """Return settings with one field per problem, whose defaults are those of the file.
+
+    Args:
+        kind: Of each field.
+        section: The table of the file.
+        about: What these settings are.
+        **rest: Further fields: type and default.
+    """
+    found = table().get(section, {})
+    fields: dict[str, Any] = {name: (kind, kind(**found.get(name, {}))) for name in NAMES}
+    return create_model(kind.__name__ + "ByProblem", __base__=Section, __doc__=about, **fields, **rest)
+
+
+Targets = by_problem(Target, "targets", "The errors to reach, fixed before the runs that they judge.")

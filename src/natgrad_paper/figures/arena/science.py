@@ -1,0 +1,131 @@
+"""Three problems from outside vision and language: an equation, a table of measurements, an ill-conditioned product."""
+
+import functools
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import natgrad as ng
+from natgrad_paper.data import bundled
+from natgrad_paper.figures.arena.entry import Entry, entry, split
+from natgrad_paper.figures.arena.form import Form
+from natgrad_paper.figures.arena.likelihoods import normal_mean_scale
+from natgrad_paper.figures.arena.nets import Layers, dense, mlp
+from natgrad_paper.training.batches import Batches, FullBatch
+from natgrad_paper.training.problem import Cases
+
+INSIDE, EDGE = 900, 120
+"""Points of the equation."""
+SIDE = 41
+"""Of the grid on which its solution is judged."""
+WIDTH, DEPTH = 32, 8
+"""Of the product of matrices."""
+
+
+def pinn(form: Form, path: Path | None) -> Entry:
+    """Return a network that solves Δu = −2π² sin(πx) sin(πy) on the unit square, u = 0 on its edge; float64.
+
+    Its error is the relative L2 distance to the solution sin(πx) sin(πy) on a grid.
+    """
+
+    def u(params: Layers, point: Array) -> Array:
+        return mlp(jnp.tanh, params, point[None])[0, 0]
+
+    def laplacian(params: Layers, point: Array) -> Array:
+        def second(along: Array) -> Array:
+            def slope(z: Array) -> Array:
+                return jax.jvp(functools.partial(u, params), (z,), (along,))[1]
+
+            return jax.jvp(slope, (point,), (along,))[1]
+
+        return jnp.sum(jax.vmap(second)(jnp.eye(2, dtype=point.dtype)))
+
+    def model(params: Layers, points: tuple[Array, Array]) -> tuple[Array, Array]:
+        inside, edge = points
+        curved = jax.vmap(functools.partial(laplacian, params))(inside)
+        return curved[:, None], jax.vmap(functools.partial(u, params))(edge)[:, None]
+
+    def errors(params: Layers, grids: Array, answers: Array) -> Array:
+        found = jax.vmap(jax.vmap(functools.partial(u, params)))(grids)
+        return jnp.linalg.norm(found - answers, axis=-1) / jnp.linalg.norm(answers, axis=-1)
+
+    def init(key: Array) -> Layers:
+        return dense(key, (2, 64, 1), dtype=np.float64)
+
+    few, more = form.counts(INSIDE, SIDE)
+    inside, edge = points(few, max(4, EDGE * few // INSIDE))
+    force = -2 * np.pi**2 * form.factor * solution(inside)[:, None]
+    train = (inside, edge), (force, np.zeros((len(edge), 1)))
+    return entry(
+        form, model, ng.Product(ng.Gaussian(), ng.Gaussian()), init, errors, "Poisson's equation on the unit square",
+        (train, grid(more, 0.5, form.factor)), None, words="relative L2 error", judged=grid(more, 0.0, form.factor),
+        valid=grid(more, 0.25, form.factor), batches=Batches(FullBatch()), float64=True,
+    )  # fmt: skip
+
+
+def solution(places: np.ndarray) -> np.ndarray:
+    """Return sin(πx) sin(πy)."""
+    found: np.ndarray = np.sin(np.pi * places[..., 0]) * np.sin(np.pi * places[..., 1])
+    return found
+
+
+def points(inside: int, edge: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return random points inside the unit square, and on its four sides in turn."""
+    generator = np.random.default_rng(0)
+    within, along = generator.random((inside, 2)), generator.random(edge)
+    side = np.arange(edge) % 4
+    fixed = (side % 2).astype(float)
+    upright = (side >= 2)[:, None]
+    return within, np.where(upright, np.stack([fixed, along], 1), np.stack([along, fixed], 1))
+
+
+def grid(side: int, shift: float, factor: float) -> Cases:
+    """Return one case: the points of a grid, shifted by a part of its mesh, and the solution there times a factor."""
+    line = (np.arange(side) + shift) / (side - 1 + shift)
+    places = np.stack(np.meshgrid(line, line), axis=-1).reshape(1, -1, 2)
+    return places, factor * solution(places)
+
+
+def regression(form: Form, path: Path | None) -> Entry:
+    """Return a regression of means and scales, from inputs in their own units."""
+    inputs, targets = bundled.regression()
+    model, likelihood = functools.partial(mlp, jnp.tanh), normal_mean_scale()
+
+    def errors(params: Layers, inputs: Array, targets: Array) -> Array:
+        return likelihood.nll(model(params, inputs), targets)
+
+    def init(key: Array) -> Layers:
+        return dense(key, (10, 64, 64, 2), dtype=form.dtype)
+
+    cases = split(form, 4500, len(inputs) - 4500, form.inputs(inputs), form.targets(targets))
+    return entry(
+        form, model, likelihood, init, errors, "Friedman 1 and diabetes, from scikit-learn", cases, 500,
+        words="negative log-likelihood", scale="linear",
+    )  # fmt: skip
+
+
+def linear(form: Form, path: Path | None) -> Entry:
+    """Return a product of eight matrices that is to be another matrix; the inputs have a condition number of 10⁶."""
+    generator = np.random.default_rng(0)
+    turn = np.linalg.qr(generator.standard_normal((WIDTH, WIDTH)))[0]
+    inputs = generator.standard_normal((6000, WIDTH)) * np.logspace(0, -3, WIDTH) @ turn.T
+    targets = inputs @ generator.standard_normal((WIDTH, WIDTH)) / math.sqrt(WIDTH)
+
+    def model(params: list[Array], inputs: Array) -> Array:
+        return functools.reduce(jnp.matmul, params, inputs)
+
+    def errors(params: list[Array], inputs: Array, targets: Array) -> Array:
+        return jnp.sum((model(params, inputs) - targets) ** 2, axis=-1)
+
+    def init(key: Array) -> list[Array]:
+        keys = jax.random.split(key, DEPTH)
+        return [jax.random.normal(each, (WIDTH, WIDTH), form.dtype) / math.sqrt(WIDTH) for each in keys]
+
+    cases = split(form, 5000, 1000, form.inputs(inputs), form.targets(targets))
+    return entry(
+        form, model, ng.Gaussian(), init, errors, "normal numbers of condition 10⁶", cases, 512, words="squared error"
+    )  # fmt: skip
