@@ -30,6 +30,7 @@ from natgrad.precondition import Diagonal, Identity, Jacobi
 from natgrad.problem import Stateful
 from natgrad.recipes import (
     fast,
+    gauss_newton,
     hessian_free,
     krylov_subspace_descent,
     natural_conjugate_gradient,
@@ -46,7 +47,7 @@ from natgrad.search import (
     PlaneSearch,
     QuadraticModel,
 )
-from natgrad.solve import CG, MINRES, Dual, MinresQLP, TruncatedCG
+from natgrad.solve import CG, MINRES, Direct, MinresQLP, TruncatedCG
 from natgrad.solve.result import Reason
 from natgrad.state import Batches, Info, Outcome, State
 
