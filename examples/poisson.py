@@ -1,7 +1,7 @@
 """−Δu = f in the unit square to many digits: a small net, the Jacobian decomposed in every step.
 
-257 parameters, 900 points inside, 120 on the edge, the residuals' targets can be met: `ng.gauss_newton`, in float64. The
-Laplacian is written out by forward mode, layer by layer: value, gradient and Laplacian go through the net together.
+257 parameters, 900 points inside, 120 on the edge, and targets that can be met: `ng.gauss_newton`, in float64. The
+Laplacian is written out by hand: through a layer go the value, its gradient and its Laplacian.
 
     python examples/poisson.py
 """
@@ -75,14 +75,16 @@ def main(seed=0, goal=1e-5, most=1000, hidden=64):
         state, measure = opt.init(params), jax.jit(error)
         jax.block_until_ready((opt.step(params, state, batch), measure(params, others)))  # compile
         start = time.perf_counter()
-        for step in range(1, most + 1):
+        for count in range(1, most + 1):  # noqa: B007
             params, state, info = opt.step(params, state, batch)
             reached = float(measure(params, others))
             if reached <= goal or not info.accepted:
                 break
         seconds = time.perf_counter() - start
-    print(f"seed {seed}: relative error {reached:.1e} after {step} steps, {seconds:.1f} s; λ = {info.damping:.0e}")
-    return step, seconds, reached
+    print(
+        f"seed {seed}: relative error {reached:.1e} after {count} steps, {seconds:.1f} s; λ = {info.damping:.0e}"
+    )
+    return count, seconds, reached
 
 
 if __name__ == "__main__":

@@ -514,14 +514,14 @@ ROOTS = {
 
 
 @pytest.mark.parametrize("kind", ROOTS)
-def test_a_dense_square_root_is_taken_once_for_all_rows_of_a_dual_solve(kind):
+def test_a_dense_square_root_is_taken_once_for_all_rows_of_a_direct_solve(kind):
     likelihood, metric = ROOTS[kind]
     case = MODELS["mlp"]
     targets, model = jnp.ones((7, 3)), case.model
     if kind == "product":
         model, targets = (lambda p, x: (case.model(p, x), case.model(p, x))), (targets, targets)
     options = {"metric": metric, "damping": ng.Constant(0.1)}
-    opt = ng.natural_gradient(model, likelihood, solver=ng.Dual(), **options)
+    opt = ng.natural_gradient(model, likelihood, solver=ng.Direct(), **options)
     batch = (case.inputs, targets)
     jaxpr = jax.make_jaxpr(opt.step)(case.params, opt.init(case.params), batch)
     assert any(each.primitive.name == "eigh" for each in oracles.primitives(jaxpr.jaxpr))

@@ -10,7 +10,6 @@ from natgrad.directions import (
     Natural,
     PolakRibiere,
     Preconditioned,
-    Tonga,
 )
 from natgrad.kronecker import Kronecker
 from natgrad.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, Product

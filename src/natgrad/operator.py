@@ -236,7 +236,7 @@ class JacobianTerm(Term):
 
     def _apart(self, u: Tree) -> list[Tree]:
         """Return what belongs to each factor of a `Product`."""
-        return jax.tree.structure(self._linear.examples.coefficients).flatten_up_to(u)
+        return list(u) if isinstance(self._linear.examples.coefficients, tuple) else [u]
 
     def _in_rows(self, e: Tree) -> Array:
         """Return numbers at the outputs in the order of A's rows: factor by factor, example by example."""

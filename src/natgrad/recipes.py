@@ -271,7 +271,7 @@ def gauss_newton(
     """Few parameters, many digits: Gauss–Newton steps for many λ from one decomposition, and the loss picks one.
 
     For problems with a few thousand parameters or residuals whose targets can be met: physics-informed nets, curve
-    fitting, calibration. Give every step the same, whole batch, and use float64. There is no rate, no λ and no schedule.
+    fitting, calibration. Give every step the same, whole batch, and use float64. There is no rate, λ or schedule.
 
     The step forms the Jacobian and works in the smaller of parameter and residual space. Where both are too large, the
     metric's products span a Krylov space instead: shapes decide. A loss that is a sum of squares (`Gaussian`, a
@@ -468,8 +468,8 @@ def tonga(
 ) -> Optimizer:
     """TONGA (Le Roux, Manzagol & Bengio 2008): θ ← θ − η (C + λI)⁻¹ g, C the running covariance of the gradients.
 
-    Online and low-rank, `ng.Tonga(rank=5, block=50, decay=0.995)`; λ = 1 and η = 0.01 unless given. The batch form
-    is `ng.natural_gradient(metric=ng.EmpiricalFisher(centered=True))`.
+    Online and low-rank, `ng.directions.Tonga(rank=5, block=50, decay=0.995)`; λ = 1 and η = 0.01 unless given. The
+    batch form is `ng.natural_gradient(metric=ng.EmpiricalFisher(centered=True))`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.

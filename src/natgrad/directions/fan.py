@@ -1,7 +1,7 @@
 """−(F + λD²)⁻¹g for many λ from one decomposition: a fan of rows, from the longest step to the shortest.
 
 With A D⁻¹ = U diag(σ) Vᵀ the row of λ is d = −D⁻¹V w, w = c / (σ² + λ), c = VᵀD⁻¹g. Where the loss is ½‖r‖², g = Aᵀr
-and c = σ ∘ Uᵀr: no product with Aᵀ, which would square the condition of A and lose half of the digits. The model promises
+and c = σ ∘ Uᵀr: a product with Aᵀ would square the condition of A and lose half of the digits. The model promises
 
     gᵀd + ½dᵀFd = −½ Σ (c w + λ w²)
 
@@ -43,12 +43,10 @@ class Spectrum(NamedTuple):
     """Rows of length P, D⁻¹V: what the coordinates mean."""
     gradient: Array
     """c."""
-    outside: Array | None
-    """D⁻² times what of g no row of the basis reaches; None where there is nothing."""
-    beyond: Array | None
-    """The square of that, in units of D."""
     least: float
     """The smallest λ that means something, as a part of the largest eigenvalue."""
+    outside: tuple[Array, Array] | None = None
+    """D⁻² times what of g no row of the basis reaches, and its square in units of D; None where there is nothing."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,8 @@ class Fan(Direction):
     """−(F + λD²)⁻¹g for `count` values of λ between rounding and ten times F's largest eigenvalue. No λ is set by hand.
 
     Where `solver` allows it, A is formed and decomposed, in the smaller of parameter and residual space. A larger
-    problem is projected on `size` Krylov vectors, F's products with g, and D is the identity. `ng.search.Pick` picks the row.
+    problem is projected on `size` Krylov vectors, F's products with g, and D is the identity. `ng.search.Pick` picks
+    the row.
     """
 
     count: int = 33
@@ -66,7 +65,7 @@ class Fan(Direction):
     size: int = 50
     """Krylov vectors where A is too large."""
     floor: float | None = 1e-4
-    """The least D_jj as a part of the largest: for parameters that the metric hardly sees. None makes D the identity."""
+    """The least D_jj as a part of the largest, for parameters the metric hardly sees; None makes D the identity."""
     bend: float | None = 0.75
     """The largest ‖a‖ / ‖d‖ with which a row is bent; None leaves all straight."""
 
@@ -88,8 +87,9 @@ class Fan(Direction):
         rows = _exactly(w, found.basis)
         if found.outside is not None:
             # There the model has no curvature but λ's own.
-            promises = promises - found.beyond / dampings
-            rows = rows - found.outside / dampings[:, None]
+            rest, square = found.outside
+            promises = promises - square / dampings
+            rows = rows - rest / dampings[:, None]
         if self.bend is not None and _bends(here.metric):
             rows = rows + self._bent(here, found, dampings, w, rows)
         stack = Stack(tree.unravel(rows, here.gradient))
@@ -114,15 +114,15 @@ class Fan(Direction):
             r = None if r is None else jnp.concatenate([r, root * tree.ravel(working(here.params))])
         inverse = self._units(matrix)
         singular, rows, heights = decomposed(matrix * inverse, r)
-        c, outside, beyond = singular * heights, None, None
+        c, outside = singular * heights, None
         if h is not None:
             c = _exactly(rows, inverse * h)
             if len(singular) < len(h):
                 rest = inverse * h - _exactly(c, rows)
-                outside, beyond = inverse * rest, jnp.sum(rest**2)
+                outside = inverse * rest, jnp.sum(rest**2)
         eps = float(jnp.finfo(singular.dtype).eps)
         least = eps if h is not None else max(eps**2, 1e-16)
-        return Spectrum(singular**2, rows * inverse, c, outside, beyond, least)
+        return Spectrum(singular**2, rows * inverse, c, least, outside)
 
     def _units(self, matrix: Array) -> Array:
         """Return 1 / D."""
@@ -143,7 +143,7 @@ class Fan(Direction):
         shift = here.shift - here.damping
         values = jnp.where(finite, jnp.maximum(values, 0) + shift, jnp.nan)
         c = _exactly(basis, tree.ravel(here.gradient))
-        return Spectrum(values, basis, c, None, None, float(jnp.finfo(c.dtype).eps))
+        return Spectrum(values, basis, c, float(jnp.finfo(c.dtype).eps))
 
     def _bent(self, here: Here, found: Spectrum, dampings: Array, w: Array, rows: Array) -> Array:
         """Return ½a for each row; 0 where it is too long to be believed."""

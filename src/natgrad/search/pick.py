@@ -13,7 +13,7 @@ from natgrad.search.base import Found, Probe, Search, if_seen
 
 @dataclass(frozen=True)
 class Pick(Search):
-    """Probe every row of a fan and take the first whose ρ, actual over promised change of the loss, is at least `ratio`.
+    """Probe every row of a fan; take the first whose ρ, actual over promised change of the loss, is at least `ratio`.
 
     The rows run from the longest step, the smallest λ, to the shortest. Where none keeps so much of its promise, or
     `ratio` is None, the row with the lowest loss is taken. That is greedy: on narrow valleys a longer step, which
