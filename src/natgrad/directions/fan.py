@@ -64,7 +64,7 @@ class Fan(Direction):
     """The longest smaller side that is decomposed: the time of it grows with the cube."""
     size: int = 50
     """Krylov vectors where A is too large."""
-    floor: float | None = 1e-4
+    floor: float | None = 1e-2
     """The least D_jj as a part of the largest, for parameters the metric hardly sees; None makes D the identity."""
     bend: float | None = 0.75
     """The largest ‖a‖ / ‖d‖ with which a row is bent; None leaves all straight."""
