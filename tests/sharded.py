@@ -45,7 +45,7 @@ def optimizer(name, microbatch=MICROBATCH):
     if name == "minres-qlp":
         return ng.natural_gradient(**common, learning_rate=0.5, solver=ng.MinresQLP(maxiter=6, rtol=0.0))
     if name == "dual":
-        return ng.natural_gradient(**common, learning_rate=0.5, solver=ng.Dual())
+        return ng.natural_gradient(**common, learning_rate=0.5, solver=ng.Direct())
     raise ValueError(name)
 
 

@@ -285,7 +285,7 @@ def test_columns_that_never_vary_are_counted_and_a_few_are_named():
         "37 of 43 input columns never vary over the batch: inputs[:, 0], inputs[:, 1], inputs[:, 2], …"
         in str(report)
     )
-    assert len(str(report).splitlines()) == 4
+    assert len(str(report).splitlines()) == 6  # Two lines are the hint at ng.gauss_newton.
 
 
 def test_columns_of_zeros_are_ordinary_unless_there_is_nothing_else():
@@ -350,3 +350,23 @@ def test_one_example_and_half_precision_are_looked_at_without_a_word():
     case = MODELS["mlp"].cast(jnp.bfloat16)
     report = ng.check(MODEL, ng.Gaussian(), case.params, (case.inputs, ZERO_ONE.astype(jnp.bfloat16)))
     assert not warned(report)
+
+
+def test_few_parameters_and_squares_get_a_hint():
+    def model(params, x):
+        return jnp.tanh(x) @ params
+
+    x = jax.random.normal(jax.random.key(0), (20, 3))
+    for dtype, words in ((jnp.float32, "jax_enable_x64"), (jnp.float64, "float64 as here")):
+        batch = (x.astype(dtype), jnp.sin(x[:, 0]).astype(dtype))
+        report = ng.check(model, ng.Gaussian(), jnp.array([0.1, -0.4, 0.3], dtype), batch)
+        assert report
+        assert not report.warnings
+        (hint,) = report.hints
+        assert "ng.gauss_newton" in hint.advice
+        assert words in hint.advice
+        assert "→ few parameters: 3 parameters" in str(report)
+    assert not ng.check(model, ng.Bernoulli(), jnp.ones(3), (x, jnp.round(jax.nn.sigmoid(x[:, 0])))).hints
+    many = jnp.ones((5000, 1)) / 100
+    wide = (jnp.sin(jnp.arange(50_000.0).reshape(10, 5000)), jnp.ones((10, 1)))
+    assert not ng.check(lambda p, x: x @ p, ng.Gaussian(), many, wide).hints

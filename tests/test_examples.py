@@ -21,3 +21,10 @@ def test_the_natural_gradient_leaves_a_plateau_on_which_gradient_descent_stalls(
     assert left["natural gradient"] <= 12
     assert all(step is None for name, step in left.items() if name != "natural gradient")
     assert (tmp_path / "plateau.png").stat().st_size > 5_000
+
+
+def test_a_small_net_solves_poissons_equation():
+    """1e-5 in 20 to 106 steps for seeds 0 to 9 with 64 units; half of them suffice for less."""
+    steps, _, error = load("poisson").main(goal=1e-4, hidden=32, most=300)
+    assert error <= 1e-4
+    assert steps < 300

@@ -53,7 +53,7 @@ NUMBERS = {
     "exponent": lambda a: natural(preconditioner=ng.Diagonal(0.5 * a, floor=1e-4 * a)),
     "radius": lambda a: natural(search=ng.KLRadius(0.1 * a, a)),
     "Armijo": lambda a: natural(search=ng.search.Armijo(1e-2 * a, 0.5 * a)),
-    "decay": lambda a: ng.tonga(MODEL, B, direction=ng.Tonga(2, 3, decay=0.5 * a)),
+    "decay": lambda a: ng.tonga(MODEL, B, direction=ng.directions.Tonga(2, 3, decay=0.5 * a)),
     "floor of a Krylov basis": lambda a: ng.Optimizer(
         MODEL, B, ng.directions.Krylov(3, floor=1e-4 * a), ng.search.SubspaceBFGS(3)
     ),

@@ -27,7 +27,7 @@ RECIPES = {
     "kncg": ng.kncg(MODEL, B, average=None),
     "hessian_free": ng.hessian_free(MODEL, B, solver=ng.TruncatedCG(4)),
     "krylov_subspace_descent": ng.krylov_subspace_descent(MODEL, B, size=3),
-    "tonga": ng.tonga(MODEL, B, direction=ng.Tonga(2, 3, centered=True)),
+    "tonga": ng.tonga(MODEL, B, direction=ng.directions.Tonga(2, 3, centered=True)),
     "averaged": ng.kncg(MODEL, B),
 }
 

@@ -175,7 +175,7 @@ def without_products(params, inputs):
         partial(ng.natural_gradient, solver=ng.CG(3)),
         partial(ng.natural_gradient, solver=ng.MinresQLP(3, reorthogonalize=5)),
         partial(ng.natural_gradient, metric=ng.MonteCarloFisher(2)),
-        partial(ng.natural_gradient, solver=ng.Dual(), metric=ng.EmpiricalFisher()),
+        partial(ng.natural_gradient, solver=ng.Direct(), metric=ng.EmpiricalFisher()),
         ng.hessian_free,
         ng.krylov_subspace_descent,
         ng.tonga,

@@ -112,14 +112,16 @@ BAD_STEPS = {
         "Sum takes no labels",
     ),
     "a preconditioner for the dual solve": (
-        lambda: step(ng.natural_gradient(mlp, ng.Bernoulli(), solver=ng.Dual(), preconditioner=ng.Jacobi())),
+        lambda: step(
+            ng.natural_gradient(mlp, ng.Bernoulli(), solver=ng.Direct(), preconditioner=ng.Jacobi())
+        ),
         ValueError,
-        "Dual solves at once: it takes no warm start, x0= or preconditioner=",
+        "Direct solves at once: it takes no warm start, x0= or preconditioner=",
     ),
     "a warm start for the dual solve": (
-        lambda: step(replace(OPT, direction=ng.Natural(ng.Dual(), warm_start=0.5))),
+        lambda: step(replace(OPT, direction=ng.Natural(ng.Direct(), warm_start=0.5))),
         ValueError,
-        "Dual solves at once: it takes no warm start, x0= or preconditioner=",
+        "Direct solves at once: it takes no warm start, x0= or preconditioner=",
     ),
     "labels beside the metric inputs": (
         lambda: step(metric_inputs=(X, T)),

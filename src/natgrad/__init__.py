@@ -11,7 +11,6 @@ from natgrad.directions import (
     Natural,
     PolakRibiere,
     Preconditioned,
-    Tonga,
 )
 from natgrad.kronecker import Kronecker
 from natgrad.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, Product
@@ -30,6 +29,7 @@ from natgrad.optimizer import Optimizer
 from natgrad.precondition import Diagonal, Identity, Jacobi
 from natgrad.problem import Stateful
 from natgrad.recipes import (
+    gauss_newton,
     hessian_free,
     kncg,
     krylov_subspace_descent,
@@ -47,7 +47,7 @@ from natgrad.search import (
     PlaneSearch,
     QuadraticModel,
 )
-from natgrad.solve import CG, MINRES, Dual, MinresQLP, TruncatedCG
+from natgrad.solve import CG, MINRES, Direct, MinresQLP, TruncatedCG
 from natgrad.solve.result import Reason
 from natgrad.state import Batches, Info, Outcome, State
 

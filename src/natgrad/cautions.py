@@ -13,11 +13,13 @@ import numpy as np
 from jax import Array
 
 from natgrad.faults import Case, Found
-from natgrad.likelihood import Categorical
+from natgrad.likelihood import Categorical, Gaussian
 from natgrad.tree import Tree
 
 RATIO = 1e3
 """Input columns whose ranges differ by more than this are worth a word."""
+FEW = 4096
+"""So many parameters a step can solve for directly, in about a minute at the most."""
 NAMED = 3
 """So many columns are named; the rest are counted."""
 
@@ -118,6 +120,21 @@ def batch(case: Case) -> Found:
                 "Train with more examples per batch, or with a larger λ; if only this check's batch is small, go on.",
             )
     return None
+
+
+def few_parameters(case: Case) -> Found:
+    """Look whether a direct solve is cheap: squares alone, and few parameters."""
+    if not all(isinstance(part, Gaussian) for part in case.problem.likelihood.parts()):
+        return None
+    count = sum(leaf.size for leaf in jax.tree.leaves(case.params))
+    if count > FEW or case.problem.objective is not None:
+        return None
+    single = any(leaf.dtype.itemsize < 8 for leaf in jax.tree.leaves(case.params))
+    return (
+        f"{count} parameters and a sum of squares: a step can solve for all of them directly.",
+        "If the targets can be met and you want many digits, take ng.gauss_newton on the whole batch, in "
+        + ('float64: jax.config.update("jax_enable_x64", True) first.' if single else "float64 as here."),
+    )
 
 
 def _columns(name: str, values: Tree) -> list[Columns]:

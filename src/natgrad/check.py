@@ -29,6 +29,8 @@ class Report:
     """The checks without a fault. What could not be looked at, because of an earlier fault, is in neither."""
     warnings: tuple[Finding, ...] = ()
     """What is not wrong, but makes training hard."""
+    hints: tuple[Finding, ...] = ()
+    """What may serve better."""
 
     def __bool__(self) -> bool:
         return not self.faults
@@ -37,7 +39,7 @@ class Report:
         lines = [f"{_count(len(self.faults), 'fault')} found."]
         if self.warnings:
             lines[0] += f" {_count(len(self.warnings), 'warning')}."
-        for mark, found in (("✗", self.faults), ("!", self.warnings)):
+        for mark, found in (("✗", self.faults), ("!", self.warnings), ("→", self.hints)):
             for each in found:
                 lines += [f"  {mark} {each.check}: {each.found}", f"      {each.advice}"]
         if self.passed:
@@ -70,7 +72,8 @@ def check(
     symmetric and positive; is your own loss the likelihood's?
 
     It also warns of what makes training hard: inputs of very different scales, inputs and outputs that never vary, a
-    batch with fewer examples than outputs. The report is true with warnings alone.
+    batch with fewer examples than outputs. The report is true with warnings alone. A small problem of squares gets a
+    hint: `ng.gauss_newton` solves it directly.
 
     Args:
         model: As for an optimizer, `ng.Stateful` included.
@@ -91,6 +94,7 @@ def check(
     wrong: list[Finding] = []
     passed: list[str] = []
     warned: list[Finding] = []
+    hints: list[Finding] = []
     try:
         case = faults.prepare(model, likelihood, params, batch, objective, context, trainable, has_aux)
         passed += ["parameters", "shapes"]
@@ -122,6 +126,8 @@ def check(
             }.items()
             if found is not None
         ]
+        found = cautions.few_parameters(case)
+        hints = [] if found is None else [Finding("few parameters", *found)]
     except Stop as stop:
         wrong += stop.args
-    return Report(tuple(wrong), tuple(passed), tuple(warned))
+    return Report(tuple(wrong), tuple(passed), tuple(warned), tuple(hints))

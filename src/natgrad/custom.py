@@ -53,11 +53,10 @@ class DenseRoot:
 def densely_rooted(product: Callable[[Tree], Tree], outputs: Tree) -> AtOutputs:
     """Return M with the dense root of its products, which is computed only where it is used."""
 
-    def rooted() -> AtOutputs:
-        root = DenseRoot.of(product, outputs)
-        return AtOutputs(product, root.factor, root.factor_transpose)
+    def root() -> DenseRoot:
+        return DenseRoot.of(product, outputs)
 
-    return AtOutputs(product, lambda e: rooted().factor(e), lambda u: rooted().factor_transpose(u), rooted)
+    return AtOutputs(product, lambda e: root().factor(e), lambda u: root().factor_transpose(u))
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,18 @@ def over_groups(
     return _scan(chunking, lambda part, _: fn(part), examples, ())
 
 
+def one_by_one(fn: Callable[[Examples], Tree], examples: Examples, count: int, at_once: int) -> Tree:
+    """Return fn of the first examples of every axis, each alone, stacked: a few at a time.
+
+    Where an axis is shorter than `count`, its last example stands in.
+    """
+
+    def one(number: Array) -> Tree:
+        return fn(jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, number, 1), examples))
+
+    return jax.lax.map(one, jnp.arange(count, dtype=jnp.int32), batch_size=max(1, min(at_once, count)))
+
+
 def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
     """Return a few groups of neighbors, drawn at random. Their coefficients make up for the examples left out."""
     chunking = Chunking(examples.longest, size)

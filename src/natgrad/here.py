@@ -64,6 +64,8 @@ class Here:
     """λ + l2, what the solver adds to the metric's diagonal."""
     steps: Any = None
     """The number of the step, for schedules."""
+    penalty: Tree = None
+    """The diagonal of the l2 term's Hessian; None without one."""
     last: LastStep | None = None
     """The step before this one, where a part of the optimizer looks at it."""
     rate: Array | None = None

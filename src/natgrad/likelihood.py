@@ -31,8 +31,6 @@ class AtOutputs(NamedTuple):
     product: Callable[[Tree], Tree]
     factor: Callable[[Tree], Tree]
     factor_transpose: Callable[[Tree], Tree]
-    rooted: Callable[[], "AtOutputs"] | None = None
-    """Where each use of C computes it first: returns the same M with C at hand, for many uses."""
 
     def random_score(self, keys: Tree, outputs: Tree) -> Tree:
         """Return C e for random signs e, from one key per example (and factor of a `Product`)."""
@@ -67,6 +65,10 @@ class Likelihood(Part):
     def at(self, outputs: Tree) -> AtOutputs:
         """Return M at these outputs, with what its products share computed once."""
         raise NotImplementedError
+
+    def residual(self, outputs: Tree, targets: Tree) -> Tree:
+        """Return e with C e = ∇ᵣ nll, if the loss is ½‖e‖² per example; None otherwise."""
+        return None
 
     def fisher(self, outputs: Tree, u: Tree) -> Tree:
         """Return M u, the Fisher information at the outputs times u."""
@@ -179,6 +181,10 @@ class Gaussian(Likelihood):
     def at(self, outputs: Array) -> AtOutputs:
         """Return M = I / scale², C = I / scale."""
         return AtOutputs(lambda u: u / self.scale**2, lambda e: e / self.scale, lambda u: u / self.scale)
+
+    def residual(self, outputs: Array, targets: Array) -> Array:
+        """Return (r − t) / scale."""
+        return (outputs - targets.astype(outputs.dtype)) / self.scale
 
     def kl(self, outputs: Array, new_outputs: Array) -> Array:
         """Return Σ (r − r′)² / (2 scale²)."""
@@ -425,6 +431,11 @@ class Product(Likelihood):
         """Return every factor's own M."""
         return _side_by_side(self._each("at", outputs))
 
+    def residual(self, outputs: Any, targets: Any) -> Any:
+        """Return each factor's own; None if a factor has none."""
+        parts = self._each("residual", outputs, targets)
+        return None if any(part is None for part in parts) else parts
+
     def score(self, keys: Any, outputs: Any) -> Any:
         """Return a random score of each factor."""
         return self._each("score", keys, outputs)
@@ -468,12 +479,8 @@ def _side_by_side(parts: tuple[AtOutputs, ...]) -> AtOutputs:
     def each(functions: tuple[Callable[[Tree], Tree], ...]) -> Callable[[Tree], Tree]:
         return lambda u: tuple(function(own) for function, own in zip(functions, u, strict=True))
 
-    def rooted() -> AtOutputs:
-        return _side_by_side(tuple(part if part.rooted is None else part.rooted() for part in parts))
-
-    products, factors, transposes, roots = zip(*parts, strict=True)
-    known = all(root is None for root in roots)
-    return AtOutputs(each(products), each(factors), each(transposes), None if known else rooted)
+    products, factors, transposes = zip(*parts, strict=True)
+    return AtOutputs(each(products), each(factors), each(transposes))
 
 
 def _sum(values: Array) -> Array:

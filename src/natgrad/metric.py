@@ -35,13 +35,24 @@ class Metric(Part):
     def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
         """Return the summands of F at θ, on the examples of a linearization."""
         key = here.key_for(Use.SAMPLES)
+        problem = here.problem
         return (
-            JacobianTerm(here.problem, here.params, linear, lambda seen: self.at(here.problem, seen, key)),
+            JacobianTerm(
+                problem,
+                here.params,
+                linear,
+                lambda seen: self.at(problem, seen, key),
+                lambda seen: self.residual(problem, seen),
+            ),
         )
 
     def at(self, problem: Problem, seen: Linearization, key: Array) -> AtOutputs:
         """Return M at some examples' outputs."""
         raise NotImplementedError
+
+    def residual(self, problem: Problem, seen: Linearization) -> Tree:
+        """Return e with C e = ∇ᵣℓ at some examples' outputs, or None where M's root has nothing to do with the loss."""
+        return None
 
     def operator(self, here: Here, linear: OverExamples[Linearization]) -> Operator:
         """Return v ↦ Fv at θ, on the examples of a linearization."""
@@ -82,6 +93,10 @@ class Fisher(Metric):
     def at(self, problem: Problem, seen: Linearization, key: Array) -> AtOutputs:
         """Return the likelihood's Fisher information."""
         return problem.likelihood.at(seen.outputs)
+
+    def residual(self, problem: Problem, seen: Linearization) -> Tree:
+        """Return the likelihood's residual."""
+        return problem.residual(seen)
 
 
 @dataclass(frozen=True)
@@ -157,6 +172,10 @@ class GaussNewton(Metric):
             return hessian_at_outputs(lambda r: tree.total(problem.losses(r, seen.examples)), seen.outputs, u)
 
         return densely_rooted(product, seen.outputs)
+
+    def residual(self, problem: Problem, seen: Linearization) -> Tree:
+        """Return the likelihood's residual, where M is the likelihood's."""
+        return None if self.needs_targets(problem) else problem.residual(seen)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 J_i is the Jacobian of example i's outputs, c_i its coefficient, M_i a small symmetric matrix at the outputs.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import reduce
@@ -15,13 +16,17 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.examples import Examples, OverExamples, drawn, over_groups
+from natgrad.examples import Examples, OverExamples, drawn, one_by_one, over_groups
 from natgrad.likelihood import AtOutputs
-from natgrad.problem import Linearization, Problem
+from natgrad.problem import Linearization, Problem, Stateful
 from natgrad.tree import Rows, Stack, Tree
 
 Measure = Callable[[Array, Tree], tuple[Tree, Tree]]
 """(key, score) of a group of examples ↦ what is summed over the groups, and what is stacked."""
+AT_ONCE = 32
+"""Columns of A computed at a time."""
+AT_ONCE_NUMBERS = 2**18
+"""Numbers of A computed at a time, where its rows are."""
 
 
 class Term:
@@ -56,9 +61,21 @@ class Term:
         """Return Aᵀ e."""
         raise TypeError(f"{self.name} has no factor.")
 
-    def rooted(self) -> "Term":
-        """Return the same term with square roots of M computed once: for many products with A and Aᵀ."""
-        return self
+    def height(self, like: Tree) -> int:
+        """Return the number of rows of A; `like` is any vector."""
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(self.factor, like)))
+
+    def matrix(self, like: Tree) -> Array:
+        """Return A itself, one column per number of `like`."""
+        raise TypeError(f"{self.name} has no factor.")
+
+    def residual(self) -> Array | None:
+        """Return r with ∇L = Aᵀr on the term's own examples, where the loss is ½‖r‖²; None otherwise."""
+        return None
+
+    def bend(self, v: Tree) -> Tree:
+        """Return Σ c Jᵀ M f″, f″ the second derivative of the outputs along v."""
+        raise TypeError(f"{self.name} has no outputs that bend.")
 
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None) -> tuple[Tree, Tree]:
         """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples."""
@@ -93,6 +110,18 @@ class PenaltyTerm(ProductTerm):
 
     damps = True
 
+    def height(self, like: Tree) -> int:
+        """Return one row per number."""
+        return tree.size(like)
+
+    def matrix(self, like: Tree) -> Array:
+        """Return the root of its diagonal."""
+        return jnp.diag(jnp.sqrt(tree.ravel(self.product(jax.tree.map(jnp.ones_like, like)))))
+
+    def bend(self, v: Tree) -> Tree:
+        """Return 0."""
+        return tree.zeros_like(v)
+
 
 class JacobianTerm(Term):
     """Σ_i c_i J_iᵀ M_i J_i: one JVP, M at the outputs, one VJP."""
@@ -103,8 +132,10 @@ class JacobianTerm(Term):
         params: Tree,
         linear: OverExamples[Linearization],
         at: Callable[[Linearization], AtOutputs],
+        residual: Callable[[Linearization], Tree] = lambda seen: None,
     ):
         self._problem, self._params, self._linear, self._at = problem, params, linear, at
+        self._residual = residual
         # M at a batch held whole, computed here: not in each of a solver's products.
         self._known = None if linear.whole is None else at(linear.whole)
 
@@ -146,13 +177,70 @@ class JacobianTerm(Term):
 
         return self._linear.sum(part, e)
 
-    def rooted(self) -> Term:
-        """Return F with C at hand, unless the batch is held in chunks: then C is computed for each again."""
-        if self._known is None or self._known.rooted is None:
-            return self
-        other = copy(self)
-        other._known = self._known.rooted()
-        return other
+    def matrix(self, like: Tree) -> Array:
+        """Return A, example by example: its model must not couple examples, unless it is `Stateful`."""
+        if isinstance(self._problem.model, Stateful):
+            basis = jnp.eye(tree.size(like), dtype=tree.dtype(like))
+            columns = jax.lax.map(
+                lambda v: self._in_rows(self.factor(tree.unravel(v, like))), basis, batch_size=AT_ONCE
+            )
+            return columns.T
+        lengths = [c.shape[0] for c in jax.tree.leaves(self._linear.examples.coefficients)]
+        return jnp.concatenate([self._rows(part, count, like) for part, count in enumerate(lengths)])
+
+    def _rows(self, part: int, count: int, like: Tree) -> Array:
+        """Return A's rows of one factor of a `Product`: reverse mode, or forward if there are fewer parameters."""
+        examples, columns = self._linear.examples, tree.size(like)
+
+        def rows(alone: Examples) -> Array:
+            seen = self._problem.linearize(self._params, alone).whole
+            assert seen is not None
+            at = self._at(seen)
+
+            def push(v: Tree) -> Array:
+                u = at.factor_transpose(self._times_roots(seen, seen.jvp(v)))
+                return tree.ravel(self._apart(u)[part])
+
+            outputs = jax.eval_shape(push, like).shape[0]
+            if columns < outputs:
+                basis = jnp.eye(columns, dtype=tree.dtype(like))
+                return jax.vmap(lambda v: push(tree.unravel(v, like)))(basis).T
+            pull = jax.linear_transpose(push, like)
+            basis = jnp.eye(outputs, dtype=tree.dtype(like))
+            return jax.vmap(lambda e: tree.ravel(pull(e)[0]))(basis)
+
+        first = jax.tree.map(lambda leaf: leaf[:1], examples)
+        size = math.prod(jax.eval_shape(rows, first).shape)
+        at_once = min(AT_ONCE_NUMBERS // size, self._linear.chunking.microbatch)
+        return one_by_one(rows, examples, count, at_once).reshape(-1, columns)
+
+    def residual(self) -> Array | None:
+        """Return √c e in the order of A's rows."""
+        first = jax.tree.map(lambda leaf: leaf[:1], self._linear.examples)
+        if jax.eval_shape(self._residual_alone, first) is None:
+            return None
+        return self._in_rows(self._linear.map(lambda seen: self._times_roots(seen, self._residual(seen))))
+
+    def _residual_alone(self, alone: Examples) -> Tree:
+        seen = self._problem.linearize(self._params, alone).whole
+        assert seen is not None
+        return self._residual(seen)
+
+    def bend(self, v: Tree) -> Tree:
+        """Return Σ c Jᵀ M f″: two forward passes in one, one backward."""
+
+        def part(seen: Linearization) -> Tree:
+            return seen.vjp(self._weighted(seen, self._problem.second(self._params, seen.examples, v)))
+
+        return self._linear.sum(part)
+
+    def _apart(self, u: Tree) -> list[Tree]:
+        """Return what belongs to each factor of a `Product`."""
+        return list(u) if isinstance(self._linear.examples.coefficients, tuple) else [u]
+
+    def _in_rows(self, e: Tree) -> Array:
+        """Return numbers at the outputs in the order of A's rows: factor by factor, example by example."""
+        return jnp.concatenate([tree.ravel(own, lead=1).reshape(-1) for own in self._apart(e)])
 
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None) -> tuple[Tree, Tree]:
         """Measure the groups' scores: one backward pass in all."""
@@ -222,9 +310,22 @@ class Operator:
             for term, part in zip(self.terms, parts, strict=True)
         )
 
-    def rooted(self) -> "Operator":
-        """Return the same matrix with square roots of M computed once: for many products with A and Aᵀ."""
-        return Operator(term.rooted() for term in self.terms)
+    def height(self, like: Tree) -> int:
+        """Return the number of rows of A; `like` is any vector."""
+        return sum(term.height(like) for term in self.terms)
+
+    def matrix(self, like: Tree) -> Array:
+        """Return A itself: an array, rows by numbers of `like`. The rows' order is its own, not `factor`'s."""
+        parts = [_scaled(_root(term.scale), term.matrix(like)) for term in self.terms]
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+
+    def residual(self) -> Array | None:
+        """Return r with ∇L = Aᵀr on the metric's own examples, where the loss is ½‖r‖²; None otherwise."""
+        return self.terms[0].residual() if len(self.terms) == 1 else None
+
+    def bend(self, v: Tree) -> Tree:
+        """Return Σ c Jᵀ M f″, f″ the second derivative of the outputs along v."""
+        return _added(_scaled(term.scale, term.bend(v)) for term in self.terms)
 
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples, term after term.

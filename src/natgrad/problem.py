@@ -164,6 +164,23 @@ class Problem:
 
         return OverExamples(linearized, examples, self.microbatch)
 
+    def second(self, params: Tree, examples: Examples, v: Tree) -> Tree:
+        """Return d²f(θ + sv)/ds² at s = 0: how the outputs bend along v."""
+
+        def outputs(theta: Tree) -> Tree:
+            return working(self.evaluate(tree.cast_like(theta, params), examples.inputs)[0])
+
+        def slope(theta: Tree) -> Tree:
+            return jax.jvp(outputs, (theta,), (v,))[1]
+
+        return jax.jvp(slope, (working(params),), (v,))[1]
+
+    def residual(self, seen: Linearization) -> Tree:
+        """Return e with C e = ∇ᵣℓ per example, where the likelihood has one and the loss is its own; else None."""
+        if self.objective is not None or seen.examples.targets is None:
+            return None
+        return self.likelihood.residual(seen.outputs, seen.examples.targets)
+
     def loss(self, params: Tree, examples: Examples) -> Array:
         """Return L(θ)."""
         return self.at(params, examples).sum(lambda seen: self.total(seen.outputs, seen.examples))

@@ -17,11 +17,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad.averaging import Averaged
+from natgrad.custom import Loss
 from natgrad.damping import Constant, Damping, LevenbergMarquardt
 from natgrad.directions import (
     Conjugate,
     Descent,
     Direction,
+    Fan,
     Gradient,
     Krylov,
     Natural,
@@ -42,12 +44,13 @@ from natgrad.search import (
     Backtrack,
     FixedRate,
     LineSearch,
+    Pick,
     PlaneSearch,
     QuadraticModel,
     Search,
     SubspaceBFGS,
 )
-from natgrad.solve import CG, TruncatedCG
+from natgrad.solve import CG, Direct, TruncatedCG
 from natgrad.tree import Tree
 
 Rate = float | Callable[[Any], Any]
@@ -268,6 +271,49 @@ def natural_conjugate_gradient(
     )
 
 
+def gauss_newton(
+    model: Model,
+    likelihood: Likelihood,
+    *,
+    solver: Direct | None = None,
+    count: int = 33,
+    ratio: float | None = 0.01,
+    metric: Metric | None = None,
+    objective: Objective | None = None,
+    l2: float | None = None,
+    weight_decay: float | None = None,
+    microbatch: int | None = None,
+    reject: float | None = None,
+    max_norm: float | None = None,
+    trainable: Any = None,
+    decayed: Any = None,
+    has_aux: bool = False,
+) -> Optimizer:
+    """Few parameters, many digits: Gauss–Newton steps for many λ from one decomposition, and the loss picks one.
+
+    For problems with a few thousand parameters or residuals whose targets can be met: physics-informed nets, curve
+    fitting, calibration. Give every step the same, whole batch, and use float64. There is no rate, λ or schedule.
+
+    The step forms the Jacobian and works in the smaller of parameter and residual space. Where both are too large, the
+    metric's products span a Krylov space instead: shapes decide. A loss that is a sum of squares (`Gaussian`, a
+    `Product` of them) is solved as least squares, to twice the digits that its normal equations have.
+
+    Args:
+        model: `model(params, inputs) -> outputs`, without an output activation.
+        likelihood: What the outputs mean; `ng.Likelihood.from_loss(…)` for a convex loss.
+        solver: Default `Direct()`, which holds the memory that may be taken.
+        count: How many λ are tried per step.
+        ratio: The longest step is taken that keeps this part of its promise; None takes the lowest loss.
+        metric: Default `Fisher()`, for a bare loss `GaussNewton()`.
+        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
+    """
+    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
+    if metric is None:
+        metric = GaussNewton() if isinstance(likelihood, Loss) else Fisher()
+    rows = Fan(count=count, solver=Direct() if solver is None else solver)
+    return Optimizer(model, likelihood, rows, Pick(ratio), metric, Constant(0.0), *common)
+
+
 def hessian_free(
     model: Model,
     likelihood: Likelihood,
@@ -443,8 +489,8 @@ def tonga(
 ) -> Optimizer:
     """TONGA (Le Roux, Manzagol & Bengio 2008): θ ← θ − η (C + λI)⁻¹ g, C the running covariance of the gradients.
 
-    Online and low-rank, `ng.Tonga(rank=5, block=50, decay=0.995)`; λ = 1 and η = 0.01 unless given. The batch form
-    is `ng.natural_gradient(metric=ng.EmpiricalFisher(centered=True))`.
+    Online and low-rank, `ng.directions.Tonga(rank=5, block=50, decay=0.995)`; λ = 1 and η = 0.01 unless given. The
+    batch form is `ng.natural_gradient(metric=ng.EmpiricalFisher(centered=True))`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.

@@ -89,7 +89,7 @@ class Info(NamedTuple):
     stretch: Array
     """The last step's dᵀFd on this batch over that on its own; 0 where the rule does not look at it."""
     damping: Array
-    """λ used in this step."""
+    """λ used in this step; the one chosen, where a search chooses it."""
     answer: Array
     """What λ does next and why, an `Answer`; print it with `ng.Answer.name_of`."""
     accepted: Array

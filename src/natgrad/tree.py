@@ -6,6 +6,7 @@ shapes, dtypes and shardings. Every product of matrices asks for full precision:
 
 from collections.abc import Callable
 from functools import reduce
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -101,6 +102,30 @@ def total(x: Tree) -> Array:
 def zeros_like(x: Tree) -> Tree:
     """Return the zero vector of x's space."""
     return jax.tree.map(jnp.zeros_like, x)
+
+
+def size(x: Tree) -> int:
+    """Return the number of numbers in x."""
+    return sum(leaf.size for leaf in jax.tree.leaves(x))
+
+
+def ravel(x: Tree, lead: int = 0) -> Array:
+    """Return x as one array in the vector's dtype; `lead` axes in front of every leaf stay."""
+    wide = dtype(x)
+    leaves = [leaf.astype(wide).reshape(*leaf.shape[:lead], -1) for leaf in jax.tree.leaves(x)]
+    return jnp.concatenate(leaves, axis=-1)
+
+
+def unravel(flat: Array, like: Tree) -> Tree:
+    """Return the vector in the space of `like`; further axes in front stay."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = list(accumulate(leaf.size for leaf in leaves))
+    parts = jnp.split(flat, ends[:-1], axis=-1)
+    shaped = [
+        part.reshape(*flat.shape[:-1], *leaf.shape).astype(leaf.dtype)
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, shaped)
 
 
 def where(condition: Array, x: Tree, y: Tree) -> Tree:

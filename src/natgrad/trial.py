@@ -52,7 +52,7 @@ def tried(opt: Any, here: Here, proposal: Proposal, found: Found) -> Trial:
     start, change, gap = _measured(opt, here, moved, step, slope, found)
     bend = jnp.zeros_like(slope) if here.metric is None else curvature
     bend = bend if opt.l2 is None else bend + tree.vdot(step, pull(opt, step))
-    predicted = opt.damping.predict(slope, bend)
+    predicted = opt.damping.predict(slope, bend) if found.predicted is None else found.predicted
     return Trial(
         moved=moved,
         step=step,

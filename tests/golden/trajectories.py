@@ -29,7 +29,7 @@ RECIPES = {
     "kncg": lambda *a, **o: ng.kncg(*a, average=None, **o),
     "hf": lambda *a, **o: ng.hessian_free(*a, solver=ng.TruncatedCG(6, progress=None), **o),
     "ksd": lambda *a, **o: ng.krylov_subspace_descent(*a, size=3, search=ng.search.SubspaceBFGS(4, 5), **o),
-    "tonga": lambda *a, **o: ng.tonga(*a, direction=ng.Tonga(2, 3), **o),
+    "tonga": lambda *a, **o: ng.tonga(*a, direction=ng.directions.Tonga(2, 3), **o),
 }
 VARIANTS = ("whole", "microbatch", "weights", "trainable", "metric inputs", "gradient")
 FORMER = {"kncg": "fast"}

@@ -39,7 +39,7 @@ METHODS = {
         net, B, solver=ng.TruncatedCG(6, progress=None), preconditioner=ng.Diagonal(blocks=4)
     ),
     "ksd": ng.krylov_subspace_descent(net, B, size=4, search=ng.search.SubspaceBFGS(5, 6)),
-    "tonga": ng.tonga(net, B, direction=ng.Tonga(2, 3)),
+    "tonga": ng.tonga(net, B, direction=ng.directions.Tonga(2, 3)),
 }
 COBYLA = ng.natural_conjugate_gradient(net, B, direction=ng.Natural(CG), search=ng.Cobyla(maxprobes=15))
 MEASURING = [name for name, opt in METHODS.items() if opt.search.measures]

@@ -37,6 +37,10 @@ class Proposal(NamedTuple):
     memory: Tree = ()
     """What to remember if the step is taken; if it is refused, `forget` chooses."""
     solver: SolverInfo | None = None
+    dampings: Array | None = None
+    """λ of each row, where every row has its own."""
+    promises: Array | None = None
+    """The change of the loss that each row promises, of rows that the quadratic model alone does not describe."""
 
     @classmethod
     def along(cls, here: Here, rows: Rows, memory: Tree = (), solver: SolverInfo | None = None) -> "Proposal":

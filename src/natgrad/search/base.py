@@ -33,6 +33,10 @@ class Found(NamedTuple):
     """The change of the loss on the search batch, if measured."""
     curvature: Array | None = None
     """dᵀFd for d = zᵀB, if the search computed it on the way."""
+    damping: Array | None = None
+    """λ of the row that was taken, if every row has its own."""
+    predicted: Array | None = None
+    """The change that row promised, where it is not the quadratic model's."""
 
 
 class Search(Part):

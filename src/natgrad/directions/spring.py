@@ -1,0 +1,56 @@
+"""SPRING (Goldshlager, Abrahamsen & Lin 2024): momentum in the regularizer, not in the step."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from natgrad import tree
+from natgrad.directions.base import Descent, Direction, Proposal
+from natgrad.directions.natural import Natural
+from natgrad.here import Here
+from natgrad.part import require
+from natgrad.solve.direct import Direct
+from natgrad.tree import Tree
+
+
+class SpringMemory(NamedTuple):
+    """What SPRING starts from."""
+
+    inner: Tree
+    direction: Tree
+    """d₋, before its length was chosen."""
+
+
+@dataclass(frozen=True)
+class Spring(Direction):
+    """d = argmin gᵀd + ½ dᵀFd + (λ/2) ‖d − μd₋‖², that is d = −(F + λI)⁻¹ (g − λμ d₋).
+
+    Where the batch says nothing, along F's null space, d keeps μ times the last direction: what earlier batches
+    said is not forgotten. μ = 0 is the natural gradient. Any search may choose the length.
+    """
+
+    momentum: float = 0.9
+    """μ."""
+    inner: Descent = Natural(Direct())
+
+    def __post_init__(self) -> None:
+        require(lambda: 0 <= self.momentum < 1, f"Spring({self.momentum}): give a momentum from 0 to 1.")
+
+    @property
+    def needs_metric(self) -> bool:  # type: ignore[override]
+        """Whether the inner direction does."""
+        return self.inner.needs_metric
+
+    def init(self, theta: Tree) -> SpringMemory:
+        """Return no direction."""
+        return SpringMemory(self.inner.init(theta), tree.zeros_like(theta))
+
+    def propose(self, here: Here, memory: SpringMemory) -> Proposal:
+        """Return d."""
+        pulled = tree.axpy(-here.damping * self.momentum, memory.direction, here.gradient)
+        natural, inner, solver = self.inner.natural(replace(here, gradient=pulled), memory.inner)
+        row = tree.scale(-1, natural)
+        return Proposal.along(here, (row,), SpringMemory(inner, row), solver)
+
+    def forget(self, before: SpringMemory, after: SpringMemory) -> SpringMemory:
+        """Start again from the natural gradient."""
+        return SpringMemory(self.inner.forget(before.inner, after.inner), tree.zeros_like(before.direction))

@@ -1,0 +1,49 @@
+"""One row of many: the longest step that keeps enough of its promise (DSGNAR's rule, Webb, Jerad & Cartis 2026)."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from natgrad.directions import Proposal
+from natgrad.here import Here
+from natgrad.part import require
+from natgrad.search.base import Found, Probe, Search, if_seen
+
+
+@dataclass(frozen=True)
+class Pick(Search):
+    """Probe every row of a fan; take the first whose ρ, actual over promised change of the loss, is at least `ratio`.
+
+    The rows run from the longest step, the smallest λ, to the shortest. Where none keeps so much of its promise, or
+    `ratio` is None, the row with the lowest loss is taken. That is greedy: on narrow valleys a longer step, which
+    gains less now, leads further.
+    """
+
+    ratio: float | None = 0.01
+    at_once: int = 8
+    """Rows probed at a time: memory is so many evaluations of the loss."""
+
+    measures = True
+
+    def __post_init__(self) -> None:
+        require(lambda: self.at_once >= 1, f"Pick(at_once={self.at_once}): give a positive number of rows.")
+
+    def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
+        """Return the row."""
+        assert here.search is not None
+        promises, dampings = proposal.promises, proposal.dampings
+        if promises is None or dampings is None:
+            raise ValueError(
+                "Pick needs rows with a λ and a promise each: use direction=ng.directions.Fan()."
+            )
+        basis = jnp.eye(promises.shape[0], dtype=promises.dtype)
+        changes = jax.lax.map(probe, basis, batch_size=min(self.at_once, len(basis))).astype(promises.dtype)
+        lower = jnp.isfinite(changes) & (changes < -here.search.resolution)
+        chosen = jnp.argmin(jnp.where(lower, changes, jnp.inf))
+        if self.ratio is not None:
+            kept = lower & (promises < 0) & (changes <= self.ratio * promises)
+            chosen = jnp.where(jnp.any(kept), jnp.argmax(kept), chosen)
+        found = if_seen(here, basis[chosen], changes[chosen])
+        promised = jnp.where(jnp.any(found.z != 0), promises[chosen], 0)
+        return found._replace(damping=dampings[chosen], predicted=promised)
