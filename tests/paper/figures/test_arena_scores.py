@@ -104,6 +104,13 @@ def test_negative_errors_have_times_too():
     assert contest.ends("kncg", contest.measure) == {0: -4.0, 1: -4.0, 2: -4.0}
 
 
+def test_an_error_of_zero_is_the_best_there_is():
+    contest = contests.contests(runs(kncg=(9.0, 2.0, 0.0)))[0]
+    assert contest.times("kncg")[0] <= 4.0
+    assert contest.ends("kncg", contest.measure)[0] == contests.LEAST
+    assert contest.failures("kncg") == []
+
+
 def test_failures_are_nan_or_missed():
     logs = [
         training("kncg", "p", FAST, 0),

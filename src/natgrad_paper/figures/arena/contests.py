@@ -18,6 +18,8 @@ from natgrad_paper.training.log import RunLog, Status
 from natgrad_paper.training.stopping import NONFINITE
 
 NEVER = math.inf
+LEAST = 1e-12
+"""What stands for an error of 0, which has no place on a logarithmic axis."""
 TOTAL = "total_seconds"
 """Of an evaluation: seconds of training, and those that the method took to compile."""
 
@@ -35,7 +37,9 @@ class Contest:
         """The logs of each method that ran, one per seed."""
         found = {
             name: tuple(
-                log for log in self.runs.trainings(name) if _place(log) == (self.problem, self.variant)
+                _drawable(log)
+                for log in self.runs.trainings(name)
+                if _place(log) == (self.problem, self.variant)
             )
             for name in self.runs.methods
         }
@@ -116,6 +120,17 @@ class Contest:
             name: 1 + sum(other < own for other in errors.values()) + (_same(errors, own) - 1) / 2
             for name, own in errors.items()
         }
+
+
+def _drawable(log: RunLog) -> RunLog:
+    """Return a log whose errors all have a place on the axis of its problem."""
+    if log.header["training"].get("scale") == "linear":
+        return log
+    names = (ERROR, f"test_{ERROR}")
+    evaluations = (
+        {**each, **{name: LEAST for name in names if each.get(name) == 0}} for each in log.evaluations
+    )
+    return replace(log, evaluations=tuple(evaluations))
 
 
 def _same(errors: dict[str, float], own: float) -> int:
