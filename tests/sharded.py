@@ -44,7 +44,7 @@ def optimizer(name, microbatch=MICROBATCH):
         return ng.krylov_subspace_descent(**common, size=4)
     if name == "minres-qlp":
         return ng.natural_gradient(**common, learning_rate=0.5, solver=ng.MinresQLP(maxiter=6, rtol=0.0))
-    if name == "dual":
+    if name == "direct":
         return ng.natural_gradient(**common, learning_rate=0.5, solver=ng.Direct())
     raise ValueError(name)
 

@@ -92,8 +92,8 @@ def test_every_method_on_every_number_of_devices(method, tmp_path):
 
 
 @pytest.mark.long
-def test_the_dual_solver_where_xla_places_the_arrays(tmp_path):
-    cases = [("dual", "float64", 5, devices, True) for devices in (2, 8)]
+def test_the_direct_solver_where_xla_places_the_arrays(tmp_path):
+    cases = [("direct", "float64", 5, devices, True) for devices in (2, 8)]
     assert max(run(8, "sharded.py", {"cases": cases}, tmp_path)) < 1e-6
 
 
