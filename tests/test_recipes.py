@@ -1,6 +1,7 @@
 """Recipes list every argument by name, and hand each to the place of that name."""
 
 import inspect
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ RECIPES = {
     "natural_gradient": ({}, {"metric", "damping"}),
     "natural_conjugate_gradient": ({}, {"metric", "damping"}),
     "kncg": ({}, {"metric", "damping"}),
+    "gauss_newton": ({}, {"metric"}),
     "hessian_free": ({}, {"metric", "damping"}),
     "stochastic_hessian_free": ({"steps_per_epoch": 2}, {"metric", "damping"}),
     "krylov_subspace_descent": ({}, {"metric"}),
@@ -45,8 +47,16 @@ def test_every_argument_is_named_and_reaches_its_place(name):
     assert all(f"{word}:" in recipe.__doc__ or f"{word}," in recipe.__doc__ for word in parameters)
     given = COMMON | {part: PARTS[part] for part in parts}
     opt = recipe(MODEL, ng.Bernoulli(), **needed, **given)
+    opt = opt.optimizer if isinstance(opt, ng.Averaged) else opt
     for field, value in given.items():
         assert getattr(opt, field) == value, field
+
+
+def test_the_recommended_call_is_the_default_call():
+    """Averaged, and of a large batch only a part serves the metric and ρ."""
+    opt = ng.kncg(MODEL, ng.Bernoulli())
+    assert (opt.decay, opt.optimizer.probe) == (0.99, 512)
+    assert ng.kncg(MODEL, ng.Bernoulli(), average=None, probe=100) == replace(opt.optimizer, probe=100)
 
 
 def test_what_a_recipe_does_not_take_is_a_type_error():
