@@ -233,7 +233,7 @@ def test_parameters_that_do_nothing_stay():
     opt = ng.gauss_newton(idle, ng.Gaussian())
     params = {"net": net, "idle": jnp.ones(())}
     for _ in range(5):
-        params, state, info = opt.step(params, opt.init(params), batch)
+        params, _, info = opt.step(params, opt.init(params), batch)
         assert info.accepted
     assert params["idle"] == 1
 

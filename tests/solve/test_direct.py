@@ -84,7 +84,7 @@ def test_the_formed_matrix_is_the_metrics_factor(name):
 @pytest.mark.parametrize("shift", [1.0, 1e-3, 1e-6])
 def test_direct_is_the_dense_solve_and_what_krylov_solvers_converge_to(name, shift):
     b = jax.tree.map(lambda leaf: jnp.cos(7 * leaf), CASE.params)
-    flat, unravel = ravel_pytree(b)
+    flat, _ = ravel_pytree(b)
 
     def solved(solver):
         F = ng.metric_product(CASE.model, LIKELIHOODS[name], CASE.params, CASE.inputs)
