@@ -4,6 +4,10 @@
 Laplacian is written out by hand: through a layer go the value, its gradient and its Laplacian.
 
     python examples/poisson.py
+
+Seeds 0 to 9, two busy cores with OPENBLAS_NUM_THREADS=1, compiling (12 s) apart: all ten reach 1e-5 in 20 to 106
+steps, 1.0 to 5.1 s of processor time, and 1e-7 in 96 to 475 steps, 4.6 to 21.8 s. The settings were chosen on seeds
+100 to 102.
 """
 
 import time

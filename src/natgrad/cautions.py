@@ -19,7 +19,7 @@ from natgrad.tree import Tree
 RATIO = 1e3
 """Input columns whose ranges differ by more than this are worth a word."""
 FEW = 4096
-"""So many parameters a step can solve for directly, in about a minute at the most."""
+"""Up to so many parameters `ng.gauss_newton` is hinted at."""
 NAMED = 3
 """So many columns are named; the rest are counted."""
 
