@@ -22,6 +22,7 @@ TAKEN = {
     "stretch": 1.0,
     "slope": 0.0,
     "fresh": False,
+    "pull": 0.0,
     "share": 1.0,
     "steps": 0,
 }
@@ -203,6 +204,7 @@ FACTS = st.fixed_dictionaries(
         **{name: st.booleans() for name in ("taken", "unmeasurable", "blameless", "suspect", "fresh")},
         "stretch": st.floats(allow_nan=True, allow_infinity=True),
         "slope": st.floats(allow_nan=True, allow_infinity=True),
+        "pull": st.floats(allow_nan=True, allow_infinity=True),
         "share": st.floats(allow_nan=True, allow_infinity=True),
         "steps": st.just(0),
     }
@@ -371,6 +373,33 @@ def test_calibration_starts_from_one_or_as_near_as_the_bounds_allow():
     assert ng.LevenbergMarquardt("calibrate").init(jnp.float64) == 1
     assert ng.LevenbergMarquardt("calibrate", bounds=(4.0, 9.0)).init(jnp.float64) == 4
     assert ng.LevenbergMarquardt("calibrate", bounds=(1e-3, 0.1)).init(jnp.float64) == 0.1
+
+
+def test_lambda_does_not_fall_below_a_part_of_the_gradient_over_the_parameters():
+    rule = ng.LevenbergMarquardt(1.0, least=0.01)
+    good = TAKEN | {"rho": 0.8}
+    for pull, answer in ((99.0, "lowered"), (100.0, "kept least"), (1e9, "kept least"), (np.nan, "lowered")):
+        (damping,), (name,), _ = answers(rule, good | {"pull": pull})
+        assert (name, damping) == (answer, pytest.approx(2 / 3 if answer == "lowered" else 1))
+    # It holds λ; it does not raise it, nor keep it from rising.
+    assert answers(rule, TAKEN | {"rho": 0.1, "pull": 1e9})[1] == ["raised"]
+    with pytest.raises(ValueError, match="least=-1"):
+        ng.LevenbergMarquardt(least=-1.0)
+
+
+def test_the_rule_is_told_the_gradient_over_the_parameters():
+    """At ρ > ¾, with `least` on either side of λ‖θ‖ / ‖g‖."""
+    t = targets_for(ng.Bernoulli(), mlp(CASE.params, CASE.inputs), 2)
+    theta = float(jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(CASE.params))))
+
+    def answer(least):
+        opt = ng.natural_gradient(mlp, ng.Bernoulli(), damping=ng.LevenbergMarquardt(5.0, least=least))
+        info = opt.step(CASE.params, opt.init(CASE.params), (CASE.inputs, t))[2]
+        assert info.rho > 0.75
+        return ng.Answer.name_of(info.answer), 5.0 * theta / float(info.grad_norm)
+
+    _, edge = answer(0.0)
+    assert [answer(part * edge)[0] for part in (0.99, 1.01)] == ["lowered", "kept least"]
 
 
 def test_where_steps_do_the_next_batches_no_good_lambda_does_not_fall():

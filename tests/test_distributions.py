@@ -80,7 +80,7 @@ def test_the_command_comes_with_the_experiments(built):
         return
     scripts = configparser.ConfigParser()
     scripts.read_string(read(wheel, "entry_points.txt"))
-    assert dict(scripts["console_scripts"]) == {"natgrad": "natgrad_paper.__main__:main"}
+    assert dict(scripts["console_scripts"]) == {"natgrad": "natgrad_paper.cli.command:app"}
 
 
 def test_both_carry_one_version_and_one_licence():

@@ -39,6 +39,8 @@ class Answer(Named):
     """The step kept its promise, and λ has no more part in it than rounding: a smaller one changes nothing."""
     KEPT_UNDONE = 8
     """The step kept its promise, but of late such steps have done the next batches no good."""
+    KEPT_LEAST = 9
+    """The step kept its promise, and λ is as small as the gradient allows: `least` times ‖g‖ / ‖θ‖."""
 
 
 class Evidence(NamedTuple):
@@ -61,6 +63,8 @@ class Evidence(NamedTuple):
     """gᵀd of the last step d with the gradient on this batch, over dᵀFd on its own: above 0 where d goes too far."""
     fresh: Array
     """Whether this batch is another than the last: its loss is not what the last step left behind."""
+    pull: Array
+    """‖g‖ / ‖θ‖: the λ at which the whole gradient, with no curvature against it, moves θ by its own length."""
     share: Array
     """λ's part in the curvature that set the step's length, λ‖d‖² / dᵀ(F + λI)d."""
     steps: Array
@@ -183,6 +187,9 @@ class LevenbergMarquardt(Damping):
     lower_by: float = 2 / 3
     stretch: float | None = 2.0
     """How much longer than on its own batch a step may be on the next; None does not look."""
+    least: float = 0.0
+    """λ does not fall below this part of ‖g‖ / ‖θ‖. It has F's own units, it is large as long as batches disagree on
+    the gradient, and it vanishes where all examples can be met."""
 
     needs_ratio = True
 
@@ -205,6 +212,7 @@ class LevenbergMarquardt(Damping):
             lambda: self.stretch is None or self.stretch > 1,
             f"stretch={self.stretch}: give a number above 1, or None.",
         )
+        require(lambda: self.least >= 0, f"least={self.least}: give a part of ‖g‖ / ‖θ‖, from 0.")
 
     @property
     def needs_stretch(self) -> bool:  # type: ignore[override]
@@ -270,6 +278,8 @@ class LevenbergMarquardt(Damping):
         why = jnp.asarray(Answer.KEPT, jnp.int32)
         why = jnp.where(seen.rho > self.high, Answer.LOWERED, why)
         why = jnp.where((why == Answer.LOWERED) & seen.fresh & undone, Answer.KEPT_UNDONE, why)
+        least = jnp.where(jnp.isfinite(seen.pull), self.least * seen.pull, 0)
+        why = jnp.where((why == Answer.LOWERED) & (damping <= least), Answer.KEPT_LEAST, why)
         if self.stretch is not None:
             # It speaks of the last step's λ: one that has risen since is not raised again.
             stretched = seen.fresh & (seen.stretch > self.stretch) & (damping <= record.sure)

@@ -10,6 +10,7 @@ from natgrad import tree
 from natgrad.damping import Evidence, unresolved
 from natgrad.directions import Proposal
 from natgrad.here import Here, LastStep
+from natgrad.problem import working
 from natgrad.search import Found
 from natgrad.solve.result import Reason
 from natgrad.state import Outcome
@@ -72,6 +73,7 @@ def evidence(
         stretch=stretch,
         slope=slope,
         fresh=fresh(own_loss(here), here.last) if judges_last and here.last is not None else jnp.array(False),
+        pull=trial.grad_norm / tree.norm(working(here.params)),
         share=_share(here, proposal),
         steps=here.steps,
     )

@@ -26,7 +26,7 @@ RECIPES = {
     "ncg-f": lambda *a, **o: ng.natural_conjugate_gradient(
         *a, direction=ng.Natural(CG), beta=ng.PolakRibiere(), **o
     ),
-    "kncg": lambda *a, **o: ng.kncg(*a, average=None, **o),
+    "kncg": lambda *a, **o: ng.kncg(*a, floor=1e-4, probe=None, average=None, **o),
     "hf": lambda *a, **o: ng.hessian_free(*a, solver=ng.TruncatedCG(6, progress=None), **o),
     "ksd": lambda *a, **o: ng.krylov_subspace_descent(*a, size=3, search=ng.search.SubspaceBFGS(4, 5), **o),
     "tonga": lambda *a, **o: ng.tonga(*a, direction=ng.directions.Tonga(2, 3), **o),
