@@ -22,7 +22,7 @@ TAKEN = {
     "stretch": 1.0,
     "slope": 0.0,
     "fresh": False,
-    "pull": 0.0,
+    "steepness": 0.0,
     "share": 1.0,
     "steps": 0,
 }
@@ -204,7 +204,7 @@ FACTS = st.fixed_dictionaries(
         **{name: st.booleans() for name in ("taken", "unmeasurable", "blameless", "suspect", "fresh")},
         "stretch": st.floats(allow_nan=True, allow_infinity=True),
         "slope": st.floats(allow_nan=True, allow_infinity=True),
-        "pull": st.floats(allow_nan=True, allow_infinity=True),
+        "steepness": st.floats(allow_nan=True, allow_infinity=True),
         "share": st.floats(allow_nan=True, allow_infinity=True),
         "steps": st.just(0),
     }
@@ -378,11 +378,16 @@ def test_calibration_starts_from_one_or_as_near_as_the_bounds_allow():
 def test_lambda_does_not_fall_below_a_part_of_the_gradient_over_the_parameters():
     rule = ng.LevenbergMarquardt(1.0, least=0.01)
     good = TAKEN | {"rho": 0.8}
-    for pull, answer in ((99.0, "lowered"), (100.0, "kept least"), (1e9, "kept least"), (np.nan, "lowered")):
-        (damping,), (name,), _ = answers(rule, good | {"pull": pull})
+    for steepness, answer in (
+        (99.0, "lowered"),
+        (100.0, "kept least"),
+        (1e9, "kept least"),
+        (np.nan, "lowered"),
+    ):
+        (damping,), (name,), _ = answers(rule, good | {"steepness": steepness})
         assert (name, damping) == (answer, pytest.approx(2 / 3 if answer == "lowered" else 1))
     # It holds λ; it does not raise it, nor keep it from rising.
-    assert answers(rule, TAKEN | {"rho": 0.1, "pull": 1e9})[1] == ["raised"]
+    assert answers(rule, TAKEN | {"rho": 0.1, "steepness": 1e9})[1] == ["raised"]
     with pytest.raises(ValueError, match="least=-1"):
         ng.LevenbergMarquardt(least=-1.0)
 

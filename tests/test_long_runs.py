@@ -1,5 +1,7 @@
 """λ over long runs in float32: it finds its place, keeps it, and comes back when the data change."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,7 @@ RECIPES = {
     "ncg-f": lambda model, likelihood, **options: ng.natural_conjugate_gradient(
         model, likelihood, beta=ng.PolakRibiere(), **options
     ),
-    "kncg": ng.kncg,
+    "kncg": partial(ng.kncg, average=None),
     "hf": ng.hessian_free,
     "shf": lambda model, likelihood, **options: ng.stochastic_hessian_free(
         model, likelihood, steps_per_epoch=10, **options

@@ -179,7 +179,7 @@ def without_products(params, inputs):
         ng.hessian_free,
         ng.krylov_subspace_descent,
         ng.tonga,
-        ng.kncg,
+        partial(ng.kncg, average=None),
     ],
     ids=["CG", "QLP", "sampled", "dual", "hf", "ksd", "tonga", "kncg"],
 )

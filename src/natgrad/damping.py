@@ -63,7 +63,7 @@ class Evidence(NamedTuple):
     """gᵀd of the last step d with the gradient on this batch, over dᵀFd on its own: above 0 where d goes too far."""
     fresh: Array
     """Whether this batch is another than the last: its loss is not what the last step left behind."""
-    pull: Array
+    steepness: Array
     """‖g‖ / ‖θ‖: the λ at which the whole gradient, with no curvature against it, moves θ by its own length."""
     share: Array
     """λ's part in the curvature that set the step's length, λ‖d‖² / dᵀ(F + λI)d."""
@@ -278,7 +278,7 @@ class LevenbergMarquardt(Damping):
         why = jnp.asarray(Answer.KEPT, jnp.int32)
         why = jnp.where(seen.rho > self.high, Answer.LOWERED, why)
         why = jnp.where((why == Answer.LOWERED) & seen.fresh & undone, Answer.KEPT_UNDONE, why)
-        least = jnp.where(jnp.isfinite(seen.pull), self.least * seen.pull, 0)
+        least = jnp.where(jnp.isfinite(seen.steepness), self.least * seen.steepness, 0)
         why = jnp.where((why == Answer.LOWERED) & (damping <= least), Answer.KEPT_LEAST, why)
         if self.stretch is not None:
             # It speaks of the last step's λ: one that has risen since is not raised again.

@@ -73,7 +73,7 @@ def evidence(
         stretch=stretch,
         slope=slope,
         fresh=fresh(own_loss(here), here.last) if judges_last and here.last is not None else jnp.array(False),
-        pull=trial.grad_norm / tree.norm(working(here.params)),
+        steepness=trial.grad_norm / tree.norm(working(here.params)),
         share=_share(here, proposal),
         steps=here.steps,
     )

@@ -1,0 +1,60 @@
+"""Where KNCG's λ stops falling: numbers in place of its rule, on the small problems of the arena.
+
+python benchmarks/floor.py [--problems digits,linear] [--floors rule,1e-4,1e-6] [--seed 100]
+
+Errors after a number of steps, training and test, of the averaged parameters. Not by the clock, so the machine need
+not be idle.
+"""
+
+import argparse
+
+import jax
+import jax.numpy as jnp
+
+import natgrad as ng
+from natgrad_paper.figures.arena.form import Form
+from natgrad_paper.figures.arena.problems import PROBLEMS
+from natgrad_paper.training.batches import number_of
+from natgrad_paper.training.precision import precise
+
+STEPS = {"digits": 600, "lstm": 400, "vae": 600, "pinn": 1500, "regression": 600, "linear": 600}
+FLOORS = ("rule", "1e-3", "1e-4", "1e-6", "1e-8")
+
+
+def run(name: str, floor: str, seed: int) -> str:
+    """Return a row of the table."""
+    entry = PROBLEMS[name].make(Form(), None)
+    assert entry.train is not None
+    given = {} if floor == "rule" else {"floor": float(floor)}
+    opt = ng.kncg(entry.model, entry.likelihood, objective=entry.objective, **given)
+    with precise(entry):
+        params, (train, test) = entry.init(seed), jax.tree.map(jnp.asarray, (entry.train, entry.test))
+        state, cases = opt.init(params), number_of(entry.train[0])
+
+        @jax.jit
+        def step(params, state, rows, key):
+            batch = train if rows is None else jax.tree.map(lambda each: each[rows], train)
+            return opt.step(params, state, batch if entry.draw is None else entry.draw(key, params, batch))
+
+        for number in range(STEPS[name]):
+            rows = entry.batches.draw(cases, seed, number, 1).get("gradient")
+            key = jax.random.fold_in(jax.random.key(seed), number)
+            params, state, info = step(params, state, None if rows is None else rows[0], key)
+        found = [float(jnp.mean(entry.errors(state.average, *part)["error"])) for part in (train, test)]
+    return f"| {name} | {floor} | {found[0]:.3g} | {found[1]:.3g} | {float(info.damping):.1e} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--problems", default=",".join(STEPS))
+    parser.add_argument("--floors", default=",".join(FLOORS))
+    parser.add_argument("--seed", type=int, default=100)
+    chosen = parser.parse_args()
+    print("| problem | floor | training error | test error | λ at the end |\n|---|---|---|---|---|")
+    for name in chosen.problems.split(","):
+        for floor in chosen.floors.split(","):
+            print(run(name, floor, chosen.seed), flush=True)
+
+
+if __name__ == "__main__":
+    main()
