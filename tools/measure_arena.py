@@ -30,12 +30,10 @@ from natgrad_paper.figures.arena.measured import FILE, NAMES, Tuned
 from natgrad_paper.figures.arena.methods import RATES, RULER, TARGETS
 from natgrad_paper.figures.arena.problems import PROBLEMS, Suite
 from natgrad_paper.training import cache
-from natgrad_paper.training.loop import Trainer
-from natgrad_paper.training.precision import precise
 from natgrad_paper.training.problem import Method
 from natgrad_paper.training.settings import stated
 from natgrad_paper.training.source import Placed
-from natgrad_paper.training.tune import FIRST_SEED
+from natgrad_paper.training.tune import FIRST_SEED, pilot
 
 STEP = 3.0
 """Between two rates."""
@@ -73,13 +71,8 @@ class Bench:
 
     def trial(self, method: Method, constants: Tuned, seed: int) -> Trial:
         """Return how one training did, after writing it down."""
-        used, errors = self._with(method, constants), {ERROR: float("nan")}
-        with precise(self.problem):
-            trainer = Trainer(self.problem, method, used)
-            source = self._placed.source(method, trainer.settings, seed)
-            for event in trainer.run(seed, source, used.budget):
-                errors = event.errors or errors
-        found = Trial(errors[ERROR], event.position.iteration)
+        errors, iterations = pilot(self._placed, method, self._with(method, constants), seed)
+        found = Trial(errors.get(ERROR, float("nan")), iterations)
         self._record.writerow([self.name, method.name, seed, constants.rate, constants.steps, *found])
         print(f"{self.name}, {method.label}, seed {seed}: {constants}: {found.error:.5g}", flush=True)
         return found

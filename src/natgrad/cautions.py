@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from natgrad import tree
 from natgrad.faults import Case, Found
 from natgrad.likelihood import Categorical, Gaussian
 from natgrad.tree import Tree
@@ -108,7 +109,7 @@ def batch(case: Case) -> Found:
     several = case.outputs if len(parts) > 1 else (case.outputs,)
     leaves = [(part, leaf) for part, out in zip(parts, several, strict=True) for leaf in jax.tree.leaves(out)]
     rank = sum(leaf.size for _, leaf in leaves)
-    count = sum(leaf.size for leaf in jax.tree.leaves(case.params))
+    count = tree.size(case.params)
     for part, leaf in leaves:
         # Positions in a sequence are as good as examples, each with its own classes.
         rows = leaf.shape[:-1] if isinstance(part, Categorical) else leaf.shape[:1]
@@ -126,7 +127,7 @@ def few_parameters(case: Case) -> Found:
     """Look whether a direct solve is cheap: squares alone, and few parameters."""
     if not all(isinstance(part, Gaussian) for part in case.problem.likelihood.parts()):
         return None
-    count = sum(leaf.size for leaf in jax.tree.leaves(case.params))
+    count = tree.size(case.params)
     if count > FEW or case.problem.objective is not None:
         return None
     single = any(leaf.dtype.itemsize < 8 for leaf in jax.tree.leaves(case.params))

@@ -40,9 +40,6 @@ EARLY_TURNS = 10
 PADDING = 8
 """Padding of short sides may add one part in so many to the cost of new bases, or whatever a side of 64 costs."""
 
-# Not in the reduced precision that accelerators take for products: differences of these are divided by λ.
-_exactly = partial(jnp.matmul, precision="highest")
-
 
 class Sides(NamedTuple):
     """Factors, L or R, of one length, stacked on a leading axis; of long sides the diagonals alone.
@@ -380,7 +377,7 @@ def _sketched(matrices: Array, omega: Array, side: int) -> Array:
     """Return (SΩ)ᵀ of the matrices S, or of their transposes for the right side."""
     # One Ω per matrix, though they are all the same: a product with a leading axis moves no matrix.
     omega = jnp.broadcast_to(omega, (len(matrices), *omega.shape))
-    return _exactly(omega, matrices if side else matrices.mT)
+    return tree.matmul(omega, matrices if side else matrices.mT)
 
 
 def _joined(parts: list[Array]) -> Array | None:
@@ -395,9 +392,9 @@ def _averaged(sides: Sides, found: Array, share: Array) -> Sides:
         return Sides(sides.factor + share * (found - sides.factor))
     # (blocks, members, columns, n) as it comes from the groups of examples.
     rows = found.swapaxes(0, 1).reshape(found.shape[1], -1, found.shape[3])
-    factor = sides.factor + share * (_exactly(rows.mT, rows) - sides.factor)
+    factor = sides.factor + share * (tree.matmul(rows.mT, rows) - sides.factor)
     # The eigenvalues follow at every refresh, the basis only now and then.
-    seen = jnp.sum(_exactly(rows, sides.basis) ** 2, axis=1)
+    seen = jnp.sum(tree.matmul(rows, sides.basis) ** 2, axis=1)
     values = sides.values + share * (seen - sides.values)
     return Sides(factor, sides.basis, values, _rest(sides, factor, values))
 
@@ -527,5 +524,5 @@ def _back(side: Spectrum, divided: Array, axis: int) -> Array:
 def _times(basis: Array, matrices: Array, axis: int, back: bool = True) -> Array:
     """Return Bᵀ M, or B M on the way back, for the left side; M B or M Bᵀ for the right."""
     if axis == 0:
-        return _exactly(basis if back else basis.mT, matrices)
-    return _exactly(matrices, basis.mT if back else basis)
+        return tree.matmul(basis if back else basis.mT, matrices)
+    return tree.matmul(matrices, basis.mT if back else basis)

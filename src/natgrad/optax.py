@@ -181,13 +181,13 @@ def kncg(
 
 
 def _fast(*arguments: Any, **options: Any) -> optax.GradientTransformationExtraArgs:
-    """Return `kncg` of these arguments, with no probe, and warn: `fast` is the name it had before."""
+    """Return `kncg` with the defaults it had under this name in natgrad 0.1, and warn."""
     warnings.warn(
         "ng.optax.fast is now called ng.optax.kncg: natgrad 0.3 drops the old name.",
         DeprecationWarning,
         stacklevel=2,
     )
-    return kncg(*arguments, **({"probe": None} | options))
+    return kncg(*arguments, **recipes.with_former(options))
 
 
 def __getattr__(name: str) -> Any:

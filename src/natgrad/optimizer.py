@@ -241,9 +241,9 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
         return None if batch is None else problem.examples(params, *batch)
 
     batches = _probed(opt, data, state.steps)
-    examples, metric_examples, search_examples, ratio_examples = map(bound, batches)
-    if batches.ratio is not None and batches.ratio is batches.metric:
-        ratio_examples = metric_examples
+    examples, metric_examples, search_examples = map(bound, batches[:3])
+    # A probe serves both: its examples are one record, which the metric's linearization is known by.
+    ratio_examples = metric_examples if batches.ratio is batches.metric else bound(batches.ratio)
 
     # The loss and its gradient on the gradient batch, from the model linearized there once.
     linear = problem.linearize(params, examples)

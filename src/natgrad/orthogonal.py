@@ -4,7 +4,6 @@ LAPACK calls (`qr`, `eigh`) stall while another process keeps a core busy: their
 take the members of a stack one by one. What is here is a loop of products, which `vmap` turns into larger ones.
 """
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,13 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from natgrad import tree
+
 SWEEPS = 6
 """Of Jacobi's method on 3 × 3 matrices, which converges quadratically: four reach the rounding of float64."""
 SMALL = 3
 """The most rows whose eigenvectors come from Jacobi's method, written out rotation by rotation."""
-
-# Not in the reduced precision that accelerators take for products.
-_exactly = partial(jnp.matmul, precision="highest")
 
 
 def orthonormal(rows: Array) -> Array:
@@ -33,8 +31,8 @@ def orthonormal(rows: Array) -> Array:
     def one(time: Array, rows: Array) -> Array:
         j = time // 2
         row = jax.lax.dynamic_slice_in_dim(rows, j, 1, axis=1)
-        before = jnp.where(number < j, _exactly(row, rows.mT), 0)
-        return jax.lax.dynamic_update_slice_in_dim(rows, _unit(row - _exactly(before, rows)), j, axis=1)
+        before = jnp.where(number < j, tree.matmul(row, rows.mT), 0)
+        return jax.lax.dynamic_update_slice_in_dim(rows, _unit(row - tree.matmul(before, rows)), j, axis=1)
 
     return jax.lax.fori_loop(0, 2 * count, one, rows)
 
@@ -57,13 +55,13 @@ def iterated(matrix: Array, basis: Array, turns: Array | int) -> tuple[Array, Ar
     matrix = matrix / jnp.where(trace > 0, trace, 1)[:, None, None] + jnp.where(eye, shift[:, None, None], 0)
 
     rows = basis.mT
-    image = _exactly(rows, matrix)
+    image = tree.matmul(rows, matrix)
     order = _ordered(jnp.where(seen[:, None], jnp.sum(rows * image, axis=2), 0))
-    rows, image = _exactly(order, rows), _exactly(order, image)
+    rows, image = tree.matmul(order, rows), tree.matmul(order, image)
 
     def turn(_: Any, both: tuple[Array, Array]) -> tuple[Array, Array]:
         rows = orthonormal(both[1])
-        return rows, _exactly(rows, matrix)
+        return rows, tree.matmul(rows, matrix)
 
     rows, image = jax.lax.fori_loop(0, turns, turn, (rows, image))
     return rows.mT, trace[:, None] * (jnp.sum(rows * image, axis=2) - shift[:, None])
@@ -104,7 +102,7 @@ def eigenvectors(matrix: Array) -> tuple[Array, Array]:
     pairs = [(p, q) for p in range(size) for q in range(p + 1, size)]
     for p, q in pairs * (SWEEPS if size > 2 else 1):
         turn = _rotation(matrix, p, q)
-        matrix, vectors = _exactly(turn.T, _exactly(matrix, turn)), _exactly(vectors, turn)
+        matrix, vectors = tree.matmul(turn.T, tree.matmul(matrix, turn)), tree.matmul(vectors, turn)
     return jnp.diagonal(matrix), vectors
 
 

@@ -211,10 +211,15 @@ def fast(*arguments: Any, **options: Any) -> Optimizer:
     warnings.warn(
         "ng.fast is now called ng.kncg: natgrad 0.3 drops the old name.", DeprecationWarning, stacklevel=2
     )
-    former: dict[str, Any] = {"probe": None, "average": None}
+    return kncg(*arguments, **({"average": None} | with_former(options)))
+
+
+def with_former(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of `fast`, with the defaults of then for those that are not given."""
+    former: dict[str, Any] = {"probe": None}
     if "damping" not in options:
         former["floor"] = 1e-4
-    return kncg(*arguments, **(former | options))
+    return former | options
 
 
 def natural_conjugate_gradient(

@@ -104,6 +104,11 @@ def zeros_like(x: Tree) -> Tree:
     return jax.tree.map(jnp.zeros_like, x)
 
 
+def matmul(x: Array, y: Array) -> Array:
+    """Return x y, not in the reduced precision that accelerators take for products."""
+    return jnp.matmul(x, y, precision="highest")
+
+
 def size(x: Tree) -> int:
     """Return the number of numbers in x."""
     return sum(leaf.size for leaf in jax.tree.leaves(x))

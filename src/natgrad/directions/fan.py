@@ -12,7 +12,6 @@ those of the parameters. A second derivative bends the row (geodesic acceleratio
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -31,8 +30,6 @@ from natgrad.tree import Stack, Tree
 
 AT_ONCE = 8
 """Rows bent at a time."""
-# Not in the reduced precision that accelerators take for products.
-_exactly = partial(jnp.matmul, precision="highest")
 
 
 class Spectrum(NamedTuple):
@@ -84,7 +81,7 @@ class Fan(Direction):
         dampings = top * grid
         w = -c / (values + dampings[:, None])
         promises = jnp.sum(c * w - dampings[:, None] * w**2, axis=1) / 2
-        rows = _exactly(w, found.basis)
+        rows = tree.matmul(w, found.basis)
         if found.outside is not None:
             # There the model has no curvature but λ's own.
             rest, square = found.outside
@@ -116,9 +113,9 @@ class Fan(Direction):
         singular, rows, heights = decomposed(matrix * inverse, r)
         c, outside = singular * heights, None
         if h is not None:
-            c = _exactly(rows, inverse * h)
+            c = tree.matmul(rows, inverse * h)
             if len(singular) < len(h):
-                rest = inverse * h - _exactly(c, rows)
+                rest = inverse * h - tree.matmul(c, rows)
                 outside = inverse * rest, jnp.sum(rest**2)
         eps = float(jnp.finfo(singular.dtype).eps)
         least = eps if h is not None else max(eps**2, 1e-16)
@@ -139,10 +136,10 @@ class Fan(Direction):
         )
         finite = tree.is_finite(products)
         values, turn = jnp.linalg.eigh(jnp.where(finite, products, 0))
-        basis = _exactly(turn.T, tree.ravel(vectors.leaves, lead=1))
+        basis = tree.matmul(turn.T, tree.ravel(vectors.leaves, lead=1))
         shift = here.shift - here.damping
         values = jnp.where(finite, jnp.maximum(values, 0) + shift, jnp.nan)
-        c = _exactly(basis, tree.ravel(here.gradient))
+        c = tree.matmul(basis, tree.ravel(here.gradient))
         return Spectrum(values, basis, c, float(jnp.finfo(c.dtype).eps))
 
     def _bent(self, here: Here, found: Spectrum, dampings: Array, w: Array, rows: Array) -> Array:
@@ -154,9 +151,9 @@ class Fan(Direction):
             return tree.ravel(metric.bend(tree.unravel(row, here.gradient)))
 
         forces = jax.lax.map(force, rows, batch_size=min(AT_ONCE, self.count))
-        a = -_exactly(forces, found.basis.T) / (found.values + dampings[:, None])
+        a = -tree.matmul(forces, found.basis.T) / (found.values + dampings[:, None])
         short = jnp.linalg.norm(a, axis=1) <= self.bend * jnp.linalg.norm(w, axis=1)
-        return _exactly(jnp.where(short[:, None], a, 0), found.basis) / 2
+        return tree.matmul(jnp.where(short[:, None], a, 0), found.basis) / 2
 
 
 def _formed(operator: Operator) -> bool:

@@ -81,7 +81,7 @@ class Krylov(Direction):
         # A metric that is 0 on the whole span leaves the basis as it is.
         floored = jnp.where(jnp.max(values) > 0, floored, 1)
         floored = jnp.where(jnp.isfinite(values), floored, values)
-        return jnp.linalg.cholesky(jnp.matmul(vectors * floored, vectors.T, precision="highest"))
+        return jnp.linalg.cholesky(tree.matmul(vectors * floored, vectors.T))
 
     def forget(self, before: Tree, after: Tree) -> Tree:
         """Keep what the preconditioner measured."""

@@ -6,7 +6,6 @@ to θ + zᵀB.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -21,8 +20,6 @@ from natgrad.part import Part, require
 
 Probe = Callable[[Array], Array]
 """z ↦ L(θ + zᵀB) − L(θ)."""
-# Not in the reduced precision that accelerators take for products.
-_exactly = partial(jnp.matmul, precision="highest")
 
 
 class Found(NamedTuple):
@@ -111,8 +108,8 @@ class QuadraticModel(Search):
         cutoff = jnp.sqrt(jnp.finfo(values.dtype).eps) / 300 if self.cutoff is None else self.cutoff
         kept = ~(values <= cutoff * jnp.max(values))
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
-        z = -_exactly(vectors, inverse * _exactly(vectors.T, proposal.slopes / scale)) / scale
-        return Found(z, curvature=None if metric.damps else _exactly(z, _exactly(metric_part, z)))
+        z = -tree.matmul(vectors, inverse * tree.matmul(vectors.T, proposal.slopes / scale)) / scale
+        return Found(z, curvature=None if metric.damps else tree.matmul(z, tree.matmul(metric_part, z)))
 
 
 def one_row(search: Search, proposal: Proposal) -> None:

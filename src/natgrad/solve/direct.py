@@ -8,7 +8,6 @@ parameters (the primal) or examples × outputs (the dual).
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -22,8 +21,6 @@ from natgrad.tree import Tree
 
 COPIES = 4
 """Arrays of A's size, and of its smaller side squared, that a decomposition holds."""
-# Not in the reduced precision that accelerators take for products.
-_exactly = partial(jnp.matmul, precision="highest")
 
 
 class Formed(Protocol):
@@ -64,11 +61,11 @@ def decomposed(matrix: Array, r: Array | None = None) -> Decomposition:
         # With r as one more column R holds Qᵀr, and Q is never formed.
         small = jnp.linalg.qr(jnp.concatenate([matrix, r[:, None]], axis=1), mode="r")
         left, singular, rows = jnp.linalg.svd(small[:width, :width])
-        heights = _exactly(left.T, small[:width, width])
+        heights = tree.matmul(left.T, small[:width, width])
     else:
         q, small = jnp.linalg.qr(matrix.T)
         left, singular, right = jnp.linalg.svd(small)
-        rows, heights = _exactly(left.T, q.T), _exactly(right, r)
+        rows, heights = tree.matmul(left.T, q.T), tree.matmul(right, r)
     poison = jnp.where(finite, 0, jnp.nan).astype(matrix.dtype)
     return Decomposition(singular + poison, rows + poison, heights + poison)
 
@@ -128,9 +125,9 @@ class Direct(Part):
         outside = _inverse(shift, jnp.zeros_like(shift)) if len(values) < rows.shape[1] else None
 
         def divided(flat: Array) -> Array:
-            inside = _exactly(rows, flat)
-            x = _exactly(inverse * inside, rows)
-            return x if outside is None else x + outside * (flat - _exactly(inside, rows))
+            inside = tree.matmul(rows, flat)
+            x = tree.matmul(inverse * inside, rows)
+            return x if outside is None else x + outside * (flat - tree.matmul(inside, rows))
 
         def left(x: Tree) -> Tree:
             return tree.sub(scaled, tree.axpy(shift, x, operator(x)))

@@ -94,6 +94,13 @@ def errors_at(logs: Iterable[RunLog], panel: Panel, where: float) -> list[float]
     return [error for log in logs if (error := error_at(log, panel, where)) is not None]
 
 
+def compiling(logs: Iterable[RunLog]) -> float:
+    """Return the seconds that a method took to compile: in the first of its seeds, since later ones need not."""
+    return max(
+        (float(log.evaluations[-1]["compile_seconds"]) for log in logs if log.evaluations), default=0.0
+    )
+
+
 def time_to(log: RunLog, error: float, measure: Measure) -> float | None:
     """Return the training seconds after which the error is first that low, None where it never is.
 

@@ -4,6 +4,7 @@ import csv
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,25 @@ def tune(
     problem = replace(problem, test=problem.valid, reconstruct=None, gauge=None)
     placed = Placed(problem)
     for number, (changes, settings) in enumerate(trials):
-        with precise(problem):
-            trainer = Trainer(problem, method, settings)
-            errors: dict[str, float] = {}
-            for event in trainer.run(seed, placed.source(method, trainer.settings, seed), settings.budget):
-                errors = event.errors or errors
-                watch(number, len(trials), event)
-        yield Trial(changes, errors[f"test_{error}"], errors[error], event.position.iteration)
+        errors, iterations = pilot(placed, method, settings, seed, partial(watch, number, len(trials)))
+        yield Trial(changes, errors[f"test_{error}"], errors[error], iterations)
+
+
+def pilot(
+    placed: Placed,
+    method: Method,
+    settings: Any,
+    seed: int,
+    watch: Callable[[Event], object] = lambda event: None,
+) -> tuple[dict[str, float], int]:
+    """Train a method on a problem to the end of its budget; return its last errors, and after how many iterations."""
+    errors: dict[str, float] = {}
+    with precise(placed.problem):
+        trainer = Trainer(placed.problem, method, settings)
+        for event in trainer.run(seed, placed.source(method, trainer.settings, seed), settings.budget):
+            errors = event.errors or errors
+            watch(event)
+    return errors, event.position.iteration
 
 
 def write(path: Path, trials: Sequence[Trial]) -> None:

@@ -182,7 +182,7 @@ def test_who_never_arrives_counts_as_if_at_the_end():
 def test_compiling_counts_where_it_is_asked_for():
     """Once per method, in whichever seed it was."""
     runs = race(FAST, SLOW, kncg=100.0, adam=1.0)
-    assert claims.compiling(runs, "kncg") == 100.0
+    assert claims.compiling(runs.method("kncg")) == 100.0
     assert verdicts(Sooner("kncg", "adam"), runs) == [Verdict.HOLDS] * 2
     assert verdicts(Sooner("kncg", "adam", compiling=True), runs) == [Verdict.FAILS] * 2
 

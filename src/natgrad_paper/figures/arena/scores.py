@@ -45,6 +45,4 @@ def scores(times: Times, methods: Sequence[str]) -> dict[str, float]:
 
 def median(times: Sequence[float]) -> float:
     """Return the middle one of the times of several seeds: infinity where half of them never arrived."""
-    ordered = sorted(times)
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return high if math.isinf(high) else float(np.mean([low, high]))
+    return float(np.median(times))

@@ -6,7 +6,7 @@ import numpy as np
 
 from natgrad_paper.report import health
 from natgrad_paper.report.claims import Claim, Finding, Verdict, absent, verdict_on
-from natgrad_paper.report.curves import time_to
+from natgrad_paper.report.curves import compiling, time_to
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import Measure, Panel, View
 from natgrad_paper.training.log import RunLog
@@ -60,7 +60,7 @@ class Sooner:
             return [
                 Finding(f"{runs.label(self.first)} / {runs.label(self.rival)}: void: {void}", Verdict.VOID)
             ]
-        more = [compiling(runs, name) if self.compiling else 0.0 for name in (self.first, self.rival)]
+        more = [compiling(runs.method(name)) if self.compiling else 0.0 for name in (self.first, self.rival)]
         return [self._to(level, pairs, more, runs) for level in runs.header["settings"]["levels"]]
 
     def _to(self, level: float, pairs: list[tuple[RunLog, RunLog]], more: list[float], runs: Runs) -> Finding:
@@ -76,13 +76,6 @@ class Sooner:
             late = sum(pair[place] is None for pair, _ in met)
             shown += f"; {late} of {len(met)} runs of {runs.label(name)} never reach it" * bool(late)
         return Finding(f"{words}: {shown}", verdict, "2%" if verdict is Verdict.EQUAL else "")
-
-
-def compiling(runs: Runs, method: str) -> float:
-    """Return the seconds that a method took to compile: in the first of its seeds, since later ones need not."""
-    return max(
-        float(log.evaluations[-1]["compile_seconds"]) for log in runs.method(method) if log.evaluations
-    )
 
 
 OURS = "Not the paper’s claim, but what somebody asks who has a model to train."
