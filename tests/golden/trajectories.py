@@ -35,6 +35,8 @@ VARIANTS = ("whole", "microbatch", "weights", "trainable", "metric inputs", "gra
 FORMER = {"kncg": "fast"}
 """What a recipe was called when its trajectories were recorded."""
 NUMBERS = ("loss", "new_loss", "rho", "damping", "grad_norm", "step_norm", "kl", "outcome", "answer")
+COLUMNS = ("norm", "print", *NUMBERS)
+"""What a row holds."""
 
 
 def pair(params, inputs):
