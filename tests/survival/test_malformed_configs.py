@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from natgrad_paper import figures
 from natgrad_paper.cli.arguments import settings
 from natgrad_paper.cli.command import app
+from natgrad_paper.figures.arena.measured import NAMES
 from natgrad_paper.training.settings import Section, stated
 
 SECONDS = 5.0
@@ -91,8 +92,12 @@ WRONG = {
     str: [3, True, 0.5, ["cg"], {"a": 1}, "nonesuch", ""],
     tuple: [784, "784", [], {"a": 1}, [True], [1.5], [-784], ["784"], [[784]], True],
 }
-FINE = {"limit.factors": ([],), "levels": ([], [1.5])}
-"""Lists that are not wrong."""
+FINE = {"limit.factors": ([],), "levels": ([], [1.5])} | {
+    f"targets.{problem}.{field}": values
+    for problem in NAMES
+    for field, values in {"error": (-1,)}.items()
+}
+"""What is not wrong: these lists, and errors below zero."""
 
 
 def settings_of(name):
@@ -128,7 +133,7 @@ def curves_by_hand():
         ("data.test", 10_001, "at most 10000, found 10001"), ("data.seed", 1 << 32, "found 4294967296"),
         ("nesterov.batch", huge, "at most 1000000000, found"), ("ksd.part", huge, "at most 1000000000"),
         ("nesterov.momentum", 1, "less than 1.0, found 1"), ("kncg.first", 51, "at most batch = 50, found 51"),
-        ("kncg.floor", 1.0, "at most damping = 0.003, found 1.0"),
+        ("kncg.probe", 0, "at least 1, found 0"), ("damping.initial", 0.0, "more than 0"),
         ("model.encoder", [784], "a list of at least 2"), ("model.encoder", [783, 10], "starts with 784"),
         ("model.encoder", [784, huge], "at most 10000"), ("model.encoder", [784, 0], "at least 1, found 0"),
         ("model.encoder", [784] * 101, "a list of at most 100"), ("ksd.size", huge, "at most 100000"),

@@ -141,26 +141,13 @@ class Unlabelled(Fixed):
 
 
 @dataclass(frozen=True)
-class FirstOf:
-    """For metric or ratio, the first `size` of the cases that the gradient sees: they need fewer. Nothing is drawn."""
-
-    size: int
-
-    def of(self, batch: Any) -> Any:
-        """Return the part, or None where it is all: the library's default, one linearization for both."""
-        if self.size >= number_of(batch[0]):
-            return None
-        return jax.tree.map(lambda each: each[: self.size], batch)
-
-
-@dataclass(frozen=True)
 class Batches:
     """The cases for each part of a step. None is the library's default for that part."""
 
     gradient: Draw
-    metric: Draw | FirstOf | None = None
+    metric: Draw | None = None
     search: Draw | None = None
-    ratio: Draw | FirstOf | None = None
+    ratio: Draw | None = None
 
     def least(self) -> tuple[int, int]:
         """Return how many training cases, and how many inputs without labels, the largest step needs."""
@@ -222,13 +209,7 @@ class Batches:
         arguments: dict[str, Any] = {
             NAMES[part]: cases(part) for part, _ in self._rules() if part != "metric"
         }
-        own = arguments["batch"]
-        if isinstance(self.ratio, FirstOf) and (few := self.ratio.of(own)) is not None:
-            arguments["ratio_batch"] = few
-        if isinstance(self.metric, FirstOf):
-            if (few := self.metric.of(own)) is not None:
-                arguments["metric_inputs"] = few[0]
-        elif self.metric is not None:
+        if self.metric is not None:
             arguments["metric_inputs"] = (
                 taken("metric", pool) if self.metric.unlabelled else cases("metric")[0]
             )
@@ -236,7 +217,7 @@ class Batches:
 
     def _rules(self) -> list[tuple[str, Draw]]:
         rules = [(part, getattr(self, part)) for part in PARTS]
-        return [(part, rule) for part, rule in rules if rule is not None and not isinstance(rule, FirstOf)]
+        return [(part, rule) for part, rule in rules if rule is not None]
 
 
 def number_of(inputs: Any) -> int:

@@ -12,7 +12,7 @@ from natgrad_paper.figures.curves.problem import prepare
 from natgrad_paper.report.claims import Verdict, judge
 from natgrad_paper.report.load import Runs
 from natgrad_paper.training import log
-from natgrad_paper.training.batches import FirstOf, Growing
+from natgrad_paper.training.batches import Batches, Growing
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -39,7 +39,7 @@ def test_every_method_is_built_with_its_own_constants(problem, name):
 def test_constants_reach_the_optimizers(problem):
     chosen = settings(
         "curves", "ngd.rate=0.7", "ngd.maxiter=4", "solver.name=minres-qlp", "damping.initial=2.0", "ksd.size=3",
-        "full.preconditioner=kronecker", "full.maxiter=9", "kncg.floor=1e-3", "kncg.average=0.5",
+        "full.preconditioner=kronecker", "full.maxiter=9", "kncg.probe=70", "kncg.average=0.5",
     )  # fmt: skip
 
     def built(name):
@@ -56,7 +56,7 @@ def test_constants_reach_the_optimizers(problem):
         natural = getattr(direction, "inner", direction)
         assert natural == ng.Natural(ng.MinresQLP(9, 1e-4), ng.Kronecker())
     kncg = built("kncg")
-    assert (kncg.decay, kncg.optimizer.damping.bounds[0]) == (0.5, 1e-3)
+    assert (kncg.decay, kncg.optimizer.probe) == (0.5, 70)
     assert (built("ksd").direction.size, built("ksd").direction.last_step) == (3, True)
     assert not built("ksd-without").direction.last_step
 
@@ -64,11 +64,7 @@ def test_constants_reach_the_optimizers(problem):
 def test_kncg_sees_batches_that_grow():
     each = method("curves", "kncg")
     batches = each.batches(each.own(settings("curves", preset="small")))
-    assert (batches.gradient, batches.metric, batches.ratio) == (
-        Growing(125, 500, 150),
-        FirstOf(250),
-        FirstOf(250),
-    )
+    assert batches == Batches(Growing(125, 500, 150))
 
 
 @pytest.mark.parametrize("name", ["sgd", "kncg", "ncg-l-cobyla"])

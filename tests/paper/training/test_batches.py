@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from natgrad_paper.training.batches import Batches, FirstOf, FullBatch, Growing, Minibatch, Others, Unlabelled
+from natgrad_paper.training.batches import Batches, FullBatch, Growing, Minibatch, Others, Unlabelled
 
 
 def test_each_case_once_an_epoch_in_an_order_of_its_own():
@@ -61,23 +61,6 @@ def test_other_cases_are_others():
     assert not np.array_equal(drawn["metric"], drawn["search"])
 
 
-def test_the_first_of_the_gradients_own_cases():
-    inputs = np.arange(30.0)
-    for size in (9, 3):
-        batches = Batches(Minibatch(size), FirstOf(5), ratio=FirstOf(4))
-        drawn = {part: rows[0] for part, rows in batches.draw(30, 0, 6, 1).items()}
-        assert drawn.keys() == {"gradient"}
-        arguments = batches.arguments(inputs, -inputs, drawn)
-        np.testing.assert_array_equal(arguments["batch"][0], drawn["gradient"])
-        if size > 5:
-            np.testing.assert_array_equal(arguments["metric_inputs"], drawn["gradient"][:5])
-            np.testing.assert_array_equal(arguments["ratio_batch"][1], -drawn["gradient"][:4])
-        else:
-            assert arguments.keys() == {"batch"}
-    whole = Batches(FullBatch(), FirstOf(5)).arguments(inputs, -inputs, {})
-    np.testing.assert_array_equal(whole["metric_inputs"], range(5))
-
-
 def test_unlabelled_inputs_come_from_the_pool_alone():
     batches = Batches(Minibatch(5), Unlabelled(8))
     together = batches.draw(10, 3, 0, 40, pool=20)
@@ -123,7 +106,7 @@ def test_arguments_are_those_of_a_step():
         (Batches(Minibatch(9)), (9, 0)),
         (Batches(Minibatch(9), Others(5)), (14, 0)),
         (Batches(FullBatch(), metric=Minibatch(7), search=Others(8)), (8, 0)),
-        (Batches(Growing(2, 30, 5), FirstOf(50)), (30, 0)),
+        (Batches(Growing(2, 30, 5)), (30, 0)),
         (Batches(Minibatch(9), Unlabelled(40)), (9, 40)),
     ],
 )

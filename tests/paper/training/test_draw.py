@@ -10,7 +10,7 @@ import pytest
 import natgrad as ng
 from natgrad_paper.training import precision
 from natgrad_paper.training.baselines import FirstOrder
-from natgrad_paper.training.batches import Batches, FirstOf, FullBatch, Minibatch
+from natgrad_paper.training.batches import Batches, FullBatch, Minibatch
 from natgrad_paper.training.loop import Trainer
 from natgrad_paper.training.problem import Method, Until
 from natgrad_paper.training.source import Placed, step_key
@@ -70,12 +70,12 @@ def test_a_step_outside_a_loop_is_the_same():
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-def test_parts_of_a_batch_are_parts_of_what_was_drawn():
-    batches = Batches(FullBatch(), FirstOf(4), ratio=FirstOf(3))
+def test_every_batch_with_labels_is_remade():
+    batches = Batches(FullBatch(), FullBatch(), ratio=FullBatch())
     remade = lambda batch: (batch[0] + 1, batch[1] + 2)  # noqa: E731
     found = batches.arguments(jnp.arange(9.0), jnp.zeros(9), {}, remade=remade)
-    np.testing.assert_array_equal(found["metric_inputs"], np.arange(4) + 1)
-    np.testing.assert_array_equal(found["ratio_batch"][1], np.full(3, 2.0))
+    np.testing.assert_array_equal(found["metric_inputs"], np.arange(9) + 1)
+    np.testing.assert_array_equal(found["ratio_batch"][1], np.full(9, 2.0))
 
 
 def test_inputs_may_be_tuples():

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import create_model
 
-from natgrad_paper.training.settings import Count, Positive, Section
+from natgrad_paper.training.settings import Count, Finite, Positive, Section
 
 Name = Literal[
     "digits", "conv", "lstm", "transformer", "vae", "curves", "pinn", "regression", "cartpole", "linear"
@@ -23,7 +23,7 @@ FILE = Path(__file__).with_name("measured.toml")
 class Target(Section):
     """The training error to reach on a problem."""
 
-    error: float | None = None
+    error: Finite | None = None
     """None where it was not measured yet."""
     data: str = ""
     """The hash of the data on which it was measured: it says nothing about others."""

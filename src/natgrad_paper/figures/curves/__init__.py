@@ -17,7 +17,7 @@ STORY = Story(
     ),
 )
 EXPERIMENT = figure(
-    "curves", STORY, Settings, METHODS, prepare, ("sgd", "ngd", "ngd-l", "kncg"),
+    "curves", STORY, Settings, METHODS, prepare, ("sgd", "ngd", "ngd-l", "ncg-f", "ncg-l", "kncg"),
     "data.train data.test model solver.name sgd.batch sgd.rate ngd full",
     {"damping": {"initial": 3.0, "reduction": "linear"}},
 )  # fmt: skip

@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 import natgrad as ng
 from natgrad_paper.training import baselines
-from natgrad_paper.training.batches import Batches, FirstOf, FullBatch, Growing, Minibatch, Others
+from natgrad_paper.training.batches import Batches, FullBatch, Growing, Minibatch, Others
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.settings import Count, Decay, NonNegative, Positive, Section, Size, unfit
 
@@ -36,14 +36,15 @@ class Solver(Section):
 class Damping(Section):
     """Levenberg–Marquardt: where λ starts, and the model of the change of the loss in its ratio."""
 
-    initial: Positive = 3.0
+    initial: Positive | None = None
+    """The paper's is 3. Without it the first step looks for a λ that suits the loss."""
     reduction: Literal["linear", "quadratic"] = "quadratic"
     """The paper's is linear: after an exact search that ratio is ½ whatever λ is, and λ would never move."""
 
     @property
     def rule(self) -> ng.LevenbergMarquardt:
         """The rule that moves λ."""
-        return ng.LevenbergMarquardt(self.initial, reduction=self.reduction)
+        return ng.LevenbergMarquardt(self.initial or "calibrate", reduction=self.reduction)
 
 
 class Sgd(Section):
@@ -100,7 +101,7 @@ class Full(Section):
 
     maxiter: Size = 10
     """Solver iterations at most."""
-    preconditioner: Literal["none", "kronecker"] = "none"
+    preconditioner: Literal["none", "kronecker"] = "kronecker"
     """Of the solver; the paper has none. With Kronecker factors 50 iterations stand for its 250."""
 
 
@@ -143,49 +144,40 @@ def in_batch_mode(
 def ncg_q(problem: Problem, own: Any) -> ng.Optimizer:
     """Return conjugate gradient from the quadratic model; λ by the quadratic ratio; no step that raises the loss."""
     direction = ng.Preconditioned(ng.Jacobi(blocks=20))
-    damping = ng.LevenbergMarquardt(own.damping.initial)
+    damping = ng.LevenbergMarquardt(own.damping.initial or "calibrate")
     return ng.natural_conjugate_gradient(
         problem.model, problem.likelihood, direction=direction, damping=damping, reject=0.0
     )
 
 
 class Kncg(Section):
-    """KNCG: NCG-Q with the Kronecker preconditioner, on minibatches that grow."""
+    """KNCG with the defaults of the library, on minibatches that grow."""
 
     batch: Count = 500
     """Cases in a late step."""
     first: Count = 125
     """Cases in an early step: they double every `double` steps."""
     double: Count = 150
-    part: Count = 250
+    probe: Count = 512
     """Of them, at most so many for the metric and for ρ."""
-    damping: Positive = 3e-3
-    floor: Positive = 1e-4
-    """λ does not fall below."""
-    lower_by: Positive = 0.98
-    average: Decay = 0.98
-    """Of the parameters that are judged: an average over about a tenth of the path, at most 50 steps; 0 for none."""
+    average: Decay = 0.99
+    """Of the parameters that are judged: an average over about a tenth of the path, at most 100 steps; 0 for none."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Kncg":
         if self.first > self.batch:
             unfit("first", f"at most batch = {self.batch}", self.first)
-        if self.floor > self.damping:
-            unfit("floor", f"at most damping = {self.damping:g}", self.floor)
         return self
 
 
 def kncg(problem: Problem, own: Any) -> ng.Averaged:
-    """Return KNCG: λ falls slowly to a floor, parameters are averaged."""
-    bounds = own.kncg.floor, 1e8
-    damping = ng.LevenbergMarquardt(own.kncg.damping, bounds=bounds, lower_by=own.kncg.lower_by)
-    return ng.kncg(problem.model, problem.likelihood, damping=damping, probe=None, average=own.kncg.average)
+    """Return KNCG."""
+    return ng.kncg(problem.model, problem.likelihood, probe=own.kncg.probe, average=own.kncg.average)
 
 
 def growing(own: Any) -> Batches:
-    """Return batches that grow, the metric and ρ on a part of them."""
-    rule, part = Growing(own.kncg.first, own.kncg.batch, own.kncg.double), FirstOf(own.kncg.part)
-    return Batches(rule, metric=part, ratio=part)
+    """Return batches that grow."""
+    return Batches(Growing(own.kncg.first, own.kncg.batch, own.kncg.double))
 
 
 class HessianFree(Section):
