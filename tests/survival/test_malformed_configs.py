@@ -93,9 +93,7 @@ WRONG = {
     tuple: [784, "784", [], {"a": 1}, [True], [1.5], [-784], ["784"], [[784]], True],
 }
 FINE = {"limit.factors": ([],), "levels": ([], [1.5])} | {
-    f"targets.{problem}.{field}": values
-    for problem in NAMES
-    for field, values in {"error": (-1,)}.items()
+    f"targets.{problem}.{field}": values for problem in NAMES for field, values in {"error": (-1,)}.items()
 }
 """What is not wrong: these lists, and errors below zero."""
 

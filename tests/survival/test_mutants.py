@@ -15,14 +15,17 @@ from mutants import count, mutant
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 LIBRARY, TRAINING = SOURCE / "natgrad", SOURCE / "natgrad_paper" / "training"
-SECONDS = 40
+SECONDS = 150
 """Of the processor."""
 SEED = int(os.environ.get("NATGRAD_MUTANTS_SEED", "0"))
 PARTS = {
-    "likelihood": {"likelihood.py": ["test_likelihood.py", "test_changes.py"]},
-    "metric": {"metric.py": ["test_metric.py"], "operator.py": ["test_metric.py"]},
+    "likelihood": {"likelihood.py": ["test_likelihood.py", "test_changes.py", "test_positions.py"]},
+    "metric": {
+        "metric.py": ["test_metric.py"],
+        "operator.py": ["test_metric.py", "solve/test_direct.py", "methods/test_fan.py"],
+    },
     "solve": {
-        "solve/cg.py": ["solve/test_cg.py", "solve/test_properties.py"],
+        "solve/cg.py": ["solve/test_cg.py", "solve/test_properties.py", "methods/test_hessian_free.py"],
         "solve/truncated.py": ["solve/test_cg.py", "methods/test_hessian_free.py"],
         "solve/direct.py": ["solve/test_direct.py"],
         "solve/minres_qlp.py": [

@@ -6,6 +6,7 @@
     runs.trainings(name, seed)      all logs of a method, or of a method and a seed, whatever their training's name
     runs.label(name)                a method's name in tables and figures; `runs.color(name)` its color
     runs.seeds, runs.header         the seeds; the header of the first log: `runs.experiment` and data are those of all
+    runs.timed                      whether claims may rest on the clock
     runs.left_out, runs.judged      seeds that were left out; False where only such seeds ran: no claim is judged then
     runs.runs, .evaluations, .steps, .measures    tidy tables (pandas): method, seed, training, then what the logs have
 
@@ -80,6 +81,12 @@ class Runs:
     def experiment(self) -> str:
         """The name of the experiment."""
         return str(self.header["experiment"])
+
+    @property
+    def timed(self) -> bool:
+        """Whether the clock says something: not where the budget is in iterations, for those may share a machine."""
+        budgets = (log.header["settings"].get("budget", {}) for log in self.logs)
+        return not all(budget.get("iterations") for budget in budgets)
 
     def method(self, name: str, training: str = "") -> tuple[RunLog, ...]:
         """Return the logs of a method, one per seed; of its only training, or of the one of that name."""

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+CLOCK = "training_seconds"
+"""The axis that only an otherwise idle machine can tell."""
 AXES = {
     "iteration": "iterations",
-    "training_seconds": "training time (s)",
+    CLOCK: "training time (s)",
     "cpu_seconds": "processor time (s)",
 }
 """What an error is drawn against: a field of an evaluation, and its title."""
@@ -140,7 +142,7 @@ SQUARED_ERROR = Measure(
 )
 TEST_SQUARED_ERROR = Measure("test_squared_error", "test error", "squared error on the test set")
 RECONSTRUCTION = View(
-    tuple(Panel(SQUARED_ERROR, axis) for axis in ("iteration", "training_seconds")),
+    tuple(Panel(SQUARED_ERROR, axis) for axis in ("iteration", CLOCK)),
     (TEST_SQUARED_ERROR,),
     "Error against iterations and against time",
 )

@@ -64,7 +64,7 @@ def test_constants_reach_the_optimizers(problem):
 def test_kncg_sees_batches_that_grow():
     each = method("curves", "kncg")
     batches = each.batches(each.own(settings("curves", preset="small")))
-    assert batches == Batches(Growing(125, 500, 150))
+    assert batches == Batches(Growing(125, 250, 150))
 
 
 @pytest.mark.parametrize("name", ["sgd", "kncg", "ncg-l-cobyla"])

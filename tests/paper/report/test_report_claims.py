@@ -62,6 +62,19 @@ def test_ordering_is_judged_by_mean_and_spread_over_paired_seeds(scales, verdict
     assert "A / B at 4 s" in findings[1].words
 
 
+def test_the_clock_decides_nothing_where_the_budget_is_in_iterations():
+    shared = {"budget": {"iterations": 100, "seconds": None}}
+    found = runs(
+        *(
+            level(run_log(name, seed, 1.0 + k, settings=shared))
+            for k, name in enumerate("ab")
+            for seed in range(3)
+        )
+    )
+    assert [finding.verdict for finding in Below("a", "b")(found)] == [HOLDS]
+    assert [finding.verdict for finding in BestBelow(("a",), "b")(found)] == [ABSENT]
+
+
 def test_the_margin_is_students():
     spread = np.array([-1.0, 0.0, 1.0])  # standard error 1/√3
     margin = 4.302653 / math.sqrt(3)  # the 97.5% point with 2 degrees of freedom, from a printed table

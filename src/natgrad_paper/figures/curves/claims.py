@@ -2,7 +2,7 @@
 
 from natgrad_paper.report.claims import Below, BestBelow, Claim, Finding, Reliable, Verdict
 from natgrad_paper.report.load import Runs
-from natgrad_paper.report.views import RECONSTRUCTION
+from natgrad_paper.report.views import CLOCK, RECONSTRUCTION
 
 GROUPS = (
     ("The paper’s methods", ("sgd", "ngd", "ngd-l", "ncg-l", "ncg-l-cobyla", "ncg-f")),
@@ -11,7 +11,7 @@ GROUPS = (
     ("Others", ("hf", "ksd", "tonga", "ncg-q", "kncg", "nesterov", "adam", "lbfgs")),
 )  # fmt: skip
 NATURAL = ("ngd", "ngd-l", "ncg-l", "ncg-f", "ncg-q", "kncg", "hf", "ksd")
-TIME = tuple(panel for panel in RECONSTRUCTION.panels if panel.axis == "training_seconds")
+TIME = tuple(panel for panel in RECONSTRUCTION.panels if panel.axis == CLOCK)
 
 
 def memory(runs: Runs) -> list[Finding]:

@@ -24,7 +24,7 @@ Units = Annotated[int, Field(ge=1, le=10_000)]
 class Data(Section):
     """How much of the data is used, and the seed that generates it (not the seed of a run)."""
 
-    train: Annotated[int, Field(ge=2, le=curves.TRAIN)] = 1000
+    train: Annotated[int, Field(ge=2, le=curves.TRAIN)] = 4000
     test: Annotated[int, Field(ge=0, le=curves.TEST)] = 1000
     seed: Seed = 0
 
@@ -46,7 +46,7 @@ class Model(Section):
 class Competition(Section):
     """What the autoencoders share beside the constants of the methods."""
 
-    budget: Budget = Budget(seconds=40.0, evaluations=30, first=0.3)
+    budget: Budget = Budget(seconds=45.0, evaluations=30, first=0.3)
     solver: Solver = Solver()
     damping: Damping = Damping()
     evaluation_chunk: Size = 1000
