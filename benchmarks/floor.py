@@ -1,4 +1,4 @@
-"""Where KNCG's λ stops falling: numbers in place of its rule, on the small problems of the arena.
+"""Where KNCG's λ stops falling: numbers in place of its rule, on the arena's problems.
 
 python benchmarks/floor.py [--problems digits,linear] [--floors rule,1e-4,1e-6] [--seed 100]
 
@@ -17,7 +17,7 @@ from natgrad_paper.figures.arena.problems import PROBLEMS
 from natgrad_paper.training.batches import number_of
 from natgrad_paper.training.precision import precise
 
-STEPS = {"digits": 600, "lstm": 400, "vae": 600, "regression": 600, "linear": 600}
+STEPS = {"curves": 500, "digits": 600, "lstm": 400, "vae": 600, "regression": 600, "linear": 600}
 FLOORS = ("rule", "1e-3", "1e-4", "1e-6", "1e-8")
 
 
