@@ -45,6 +45,14 @@ def drawn(likelihood):
     return sampled.sample(jax.random.key(1), -OUTPUTS)
 
 
+@pytest.mark.parametrize("beyond", [-1.5, -0.5, 0.5])
+def test_counts_change_as_they_should_where_the_exponential_becomes_its_tangent(beyond):
+    likelihood, by = ng.Poisson(), jnp.asarray([[0.2], [-0.2], [2.0], [-2.0]], jnp.float64)
+    outputs = jnp.full_like(by, 0.5 * np.log(np.finfo(np.float64).max) + beyond)
+    expected = likelihood.nll(outputs + by, 0 * by) - likelihood.nll(outputs, 0 * by)
+    np.testing.assert_allclose(likelihood.change(outputs, outputs + by, 0 * by), expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("size", [1e-3, 0.3, 1.0, 5.0, 60.0])
 @pytest.mark.parametrize("name", [*BUILT_IN, *CUSTOM])
 def test_in_double_precision_a_change_is_the_difference_of_two_losses(name, size):

@@ -67,7 +67,7 @@ def test_kncg_sees_batches_that_grow():
     assert batches == Batches(Growing(125, 250, 150))
 
 
-@pytest.mark.parametrize("name", ["sgd", "kncg", "ncg-l-cobyla"])
+@pytest.mark.parametrize("name", ["sgd", "kncg", "ncg-l-cobyla", "ncg-f-diag"])
 def test_methods_learn(problem, tmp_path, name):
     assert conduct(run("curves", tmp_path, methods=[name], problem=problem)) == []
     found = log.read(tmp_path / "logs" / f"{name}.0.jsonl")

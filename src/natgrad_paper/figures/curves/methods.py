@@ -105,10 +105,10 @@ class Full(Section):
     """Of the solver; the paper has none. With Kronecker factors 50 iterations stand for its 250."""
 
 
-def natural(own: Any) -> ng.Natural:
-    """Return the natural gradient in batch mode."""
-    part = ng.Identity() if own.full.preconditioner == "none" else ng.Kronecker()
-    return ng.Natural(own.solver.limited(own.full.maxiter), part)
+def natural(own: Any, metric: ng.DiagonalFisher | None = None) -> ng.Natural:
+    """Return the natural gradient in batch mode. A diagonal metric has no use for Kronecker factors."""
+    bare = own.full.preconditioner == "none" or metric is not None
+    return ng.Natural(own.solver.limited(own.full.maxiter), ng.Identity() if bare else ng.Kronecker())
 
 
 def searched(problem: Problem, own: Any) -> ng.Optimizer:
@@ -123,7 +123,7 @@ def conjugate(**parts: Any) -> Build:
     """Return a builder of natural conjugate gradient in batch mode, with these parts."""
 
     def build(problem: Problem, own: Any) -> ng.Optimizer:
-        given = {"direction": natural(own), "damping": own.damping.rule, **parts}
+        given = {"direction": natural(own, parts.get("metric")), "damping": own.damping.rule, **parts}
         return ng.natural_conjugate_gradient(problem.model, problem.likelihood, **given)
 
     return build
