@@ -1,4 +1,4 @@
-"""The same network in plain JAX, flax.nnx, flax.linen, equinox and haiku, as docs/train.md has it, takes the same steps."""
+"""The network of docs/train.md, in plain JAX, flax.nnx, flax.linen, equinox and haiku, takes the same steps."""
 
 import re
 from pathlib import Path
