@@ -51,8 +51,9 @@ docs: $(READY)    ## the documentation site, in site/index.html; warnings are er
 
 check: lint types docs test ## everything CI runs
 
-numbers: $(READY) ## the numbers in README, docs and results, from the logs in results/
+numbers: $(READY) ## the numbers in README, docs and results, and README's picture, from the logs in results/
 	$(BIN)/python tools/fill_numbers.py
+	$(BIN)/python tools/draw_front.py
 
 notebooks: $(READY) ## run the notebooks, and keep what they print and draw
 	$(BIN)/python tools/run_notebooks.py
