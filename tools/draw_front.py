@@ -55,8 +55,9 @@ def draw(shown: dict[str, list[np.ndarray]], out: Path) -> None:
     for number, (name, rows) in enumerate(shown.items()):
         for seed, (seconds, error) in enumerate(rows):
             late = seconds >= FIRST
-            style = {"color": COLORS[number % len(COLORS)], "lw": 1.2 if number else 2.0}
-            axes.plot(seconds[late], error[late], label=name if seed == 0 else None, **style)
+            color, width = COLORS[number % len(COLORS)], 1.2 if number else 2.0
+            label = name if seed == 0 else None
+            axes.plot(seconds[late], error[late], color=color, lw=width, label=label)
     axes.set(
         xscale="log",
         yscale="log",
