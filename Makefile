@@ -5,7 +5,7 @@ READY := .venv/.ready
 OLDEST := .cache/oldest
 WORKERS ?= 2
 
-.PHONY: help curves quick test test-long test-oldest lint types docs check numbers build bench race arena format clean
+.PHONY: help curves quick test test-long test-oldest lint types docs check numbers notebooks dist bench race arena format clean
 
 help:             ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -51,12 +51,18 @@ docs: $(READY)    ## the documentation site, in site/index.html; warnings are er
 
 check: lint types docs test ## everything CI runs
 
-numbers: $(READY) ## the numbers in README, docs and results, from the logs in results/
+numbers: $(READY) ## the numbers in README, docs and results, and README's picture, from the logs in results/
 	$(BIN)/python tools/fill_numbers.py
+	$(BIN)/python tools/draw_front.py
 
-build: $(READY)   ## both distributions, natgrad and natgrad-paper, in dist/
+notebooks: $(READY) ## run the notebooks, and keep what they print and draw
+	$(BIN)/python tools/run_notebooks.py
+
+dist: $(READY)    ## sdist and wheel of natgrad and natgrad-paper, in dist/; each tried in an empty environment
+	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m build --no-isolation --outdir dist paper
+	$(BIN)/python tools/try_distributions.py dist
 
 bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machine)
 	$(BIN)/python benchmarks/data.py

@@ -15,6 +15,7 @@ copyright = author
 release = version = natgrad.__version__
 
 extensions = [
+    "api_map",
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.linkcode",

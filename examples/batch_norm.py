@@ -46,7 +46,7 @@ def main(steps=30):
     batch = data(train_key)
     variables = net.init(key, batch[0], train=False)
     params, statistics = variables["params"], variables["batch_stats"]
-    opt = ng.natural_gradient(ng.Stateful(training), ng.Bernoulli())
+    opt = ng.kncg(ng.Stateful(training), ng.Bernoulli())
     # The loop hands the new statistics on; in a loop of your own: context=info.context.
     for trained, _, info in ng.loop(opt, params, [batch] * steps, context=statistics):
         params, running = trained, info.context

@@ -1,10 +1,12 @@
-"""Start here: classify scikit-learn's handwritten digits.
+"""Start here: classify scikit-learn's handwritten digits with KNCG, on minibatches.
 
-python examples/digits.py
+python examples/digits.py [picture.png]
 """
 
+import helper
 import jax
 import jax.numpy as jnp
+import numpy as np
 from sklearn.datasets import load_digits
 
 import natgrad as ng
@@ -26,26 +28,30 @@ def init(key, hidden=50):
     }
 
 
-def main(steps=20):
+def batches(x, t, steps, size=300):
+    """Yield random rows."""
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        rows = rng.choice(len(x), size, replace=False)
+        yield x[rows], t[rows]
+
+
+def main(steps=60, out=None):
     """Train on 1,297 digits, and return the accuracy on the other 500."""
     pixels, labels = load_digits(return_X_y=True)
-    x, t = jnp.asarray(pixels / 16, jnp.float32), jnp.asarray(labels)
-    train, test = (x[:1297], t[:1297]), (x[1297:], t[1297:])
+    x = (pixels / 16).astype(np.float32)
     params = init(jax.random.key(0))
+    print(ng.check(model, ng.Categorical(), params, (x[:100], labels[:100])))
 
-    print(ng.check(model, ng.Categorical(), params, train))
-    opt = ng.natural_gradient(model, ng.Categorical(), l2=1e-3)
+    opt = ng.kncg(model, ng.Categorical(), weight_decay=1e-3)
+    correct = jax.jit(lambda p: jnp.mean(jnp.argmax(model(p, x[1297:]), axis=1) == labels[1297:]))
     log = []
-    for trained, _, info in ng.loop(opt, params, [train] * steps):
-        params = trained
-        log.append(ng.scalars(info))  # or wandb.log(ng.scalars(info))
-
-    accuracy = float(jnp.mean(jnp.argmax(model(params, test[0]), axis=1) == test[1]))
-    print(
-        f"after {steps} steps: training loss {log[-1]['new_loss']:.3f}, accuracy on new digits {accuracy:.1%}"
-    )
-    return accuracy
+    for _, state, info in ng.loop(opt, params, batches(x[:1297], labels[:1297], steps)):
+        log.append(ng.scalars(info) | {"accuracy": float(correct(state.average))})  # or wandb.log(…)
+    lines = {name: (range(1, steps + 1), [row[name] for row in log]) for name in ("accuracy", "loss")}
+    helper.show(out, lines, "Digits", "step", "accuracy on new digits; loss of the batch")
+    return log[-1]["accuracy"]
 
 
 if __name__ == "__main__":
-    main()
+    helper.run(main)

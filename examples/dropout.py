@@ -36,7 +36,7 @@ def main(steps=30):
     def loss(params):
         return float(jnp.mean(ng.Bernoulli().nll(net.apply(params, x, train=False), t)))
 
-    opt = ng.natural_gradient(model, ng.Bernoulli(), learning_rate=0.5)
+    opt = ng.kncg(model, ng.Bernoulli())
     before, rhos = loss(params), []
     keys = jax.random.split(jax.random.key(2), steps)
     batches = [{"batch": (x, t), "context": key} for key in keys]

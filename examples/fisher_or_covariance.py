@@ -4,11 +4,10 @@ The paper (its section on TONGA) argues that U, the uncentered covariance of the
 is a metric only in so far as the model fits the data. Here a classifier is trained by natural gradient; for each step
 d the true KL divergence of the model's outputs is compared with ½dᵀFd and with ½dᵀUd.
 
-    python examples/fisher_or_covariance.py figure.png
+    python examples/fisher_or_covariance.py [picture.png]
 """
 
-import sys
-
+import helper
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,36 +57,14 @@ def run(steps=60, seed=0):
 
 
 def main(out=None, steps=60):
-    kl, fisher, covariance, loss = run(steps)
-    for name, guess in (("½dᵀFd", fisher), ("½dᵀUd", covariance)):
-        ratio = guess / kl
-        print(
-            f"{name} / true KL: first step {ratio[0]:.2f}, median {np.median(ratio):.2f}, last {ratio[-1]:.2f}"
-        )
-    print(f"loss from {loss[0]:.2f} to {loss[-1]:.3f}")
-    if out is not None:
-        draw(out, kl, fisher, covariance)
+    """Return both predictions over the true divergence, step by step."""
+    kl, fisher, covariance, _ = run(steps)
+    ratios = {"½ dᵀFd, the Fisher metric": fisher / kl, "½ dᵀUd, TONGA's covariance": covariance / kl}
+    shown = {name: (np.arange(1, steps + 1), ratio) for name, ratio in ratios.items()}
+    title = "How far did the step move the model?"
+    helper.show(out, shown, title, "step", "predicted / true KL of the step", ylim=(0, 1.6))
     return fisher / kl, covariance / kl
 
 
-def draw(out, kl, fisher, covariance):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    steps = np.arange(1, len(kl) + 1)
-    axes.axhline(1, color="0.7", lw=1)
-    axes.plot(steps, fisher / kl, color="#0072B2", label="½ dᵀFd, the Fisher metric")
-    axes.plot(steps, covariance / kl, color="#D55E00", label="½ dᵀUd, TONGA's covariance")
-    axes.set(xlabel="step", ylabel="predicted / true KL of the step", ylim=(0, 1.6))
-    axes.set_title("How far did the step move the model?", loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(out, dpi=150)
-    plt.close(figure)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else None)
+    helper.run(main)

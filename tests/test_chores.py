@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -51,3 +52,36 @@ def test_the_old_name_of_kncg_stands_only_beside_the_new_one():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             said = old.search(line) and "kncg" not in line and path.name != "CHANGELOG.md"
             assert not said, f"{path.relative_to(ROOT)}:{number}: {line}"
+
+
+SCHEMAS = {
+    "workflows/*.yml": "workflows",
+    "ISSUE_TEMPLATE/[!c]*.yml": "issue-forms",
+    "ISSUE_TEMPLATE/config.yml": "issue-config",
+}
+
+
+@pytest.mark.parametrize("pattern", SCHEMAS)
+def test_files_for_the_code_host_have_its_schema(pattern):
+    pytest.importorskip("check_jsonschema")
+    files = sorted((ROOT / ".github").glob(pattern))
+    assert files
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        f"vendor.github-{SCHEMAS[pattern]}",
+    ]
+    done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_workflow_calls_chores_that_exist():
+    chores = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)) | {
+        "quick",
+        "test",
+    }
+    text = (ROOT / ".github" / "workflows" / "check.yml").read_text()
+    called = {each for line in re.findall(r"\bmake ([a-z -]+)$", text, re.MULTILINE) for each in line.split()}
+    assert {"lint", "types", "docs", "test", "test-oldest", "dist"} <= called <= chores

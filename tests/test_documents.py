@@ -225,6 +225,13 @@ def test_every_example_is_on_the_examples_page():
         assert f"(../{path.relative_to(ROOT)})" in text, path.name
 
 
+def test_examples_are_short_and_many_use_the_flagship():
+    texts = {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
+    long = {name for name, text in texts.items() if len(text.splitlines()) > 80}
+    assert long <= {"poisson.py", "ising.py"}
+    assert sum("ng.kncg(" in text for text in texts.values()) >= 6
+
+
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r"^(?:.*<)?([\w/]+)>?$", (DOCS / "index.md").read_text(), re.MULTILINE)
     for page in DOCS.glob("*.md"):

@@ -1,6 +1,7 @@
 """The examples for newcomers, small: they run, and show what they say."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import jax
@@ -19,6 +20,8 @@ def as_a_user_runs_it():
 
 
 def load(name):
+    if str(EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(EXAMPLES))  # for their helper
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -26,7 +29,7 @@ def load(name):
 
 
 def test_digits():
-    assert load("digits").main(steps=12) > 0.9
+    assert load("digits").main(steps=30) > 0.9
 
 
 def test_counts_have_the_negative_binomials_fisher_information():
@@ -49,9 +52,7 @@ def test_dropout_steps_see_one_network_each():
     before, after, rhos = load("dropout").main(steps=12)
     assert after < 0.7 * before
     # Were the two losses of ρ taken with different keys, ρ would be noise.
-    assert np.abs(np.array(rhos[:6]) - 1).max() < 0.1
-    # λ then falls until the model promises too much, and answers where ρ is a quarter.
-    assert 0.25 < min(rhos) <= max(rhos) < 1.1
+    assert 0.5 < min(rhos) <= max(rhos) < 1.3
 
 
 def test_physics_runs():
@@ -60,11 +61,10 @@ def test_physics_runs():
 
 
 @pytest.mark.long
-def test_physics_natural_gradient_passes_adam():
+def test_physics_gauss_newton_passes_adam():
     """A race by the clock: for a machine that does nothing else."""
     errors = load("physics").main(seconds=5.0, side=12)
-    natural = errors.pop("natural gradient")
-    assert natural < 0.3 * min(errors.values())
+    assert errors.pop("Gauss–Newton") < 0.1 * min(errors.values())
 
 
 def test_online_needs_a_metric_from_other_examples():
@@ -87,5 +87,26 @@ def test_the_autoencoder_leaves_the_mean_picture():
     x, _ = example.data()
     mean = float(np.sum(np.var(np.asarray(x), axis=0)))
     start = float(example.squared_error(example.init(jax.random.key(0)), x))
-    params, _ = example.natural(x[:300], steps=12)
-    assert float(example.squared_error(params, x[:300])) < 0.7 * mean < start
+    _, rows = example.train(example.ng.kncg(example.model, example.LIKELIHOOD), x, 500, steps=40)
+    assert rows[-1, 2] < 0.7 * mean < start
+
+
+def test_the_recurrent_net_runs():
+    """It learns, too, but not in the time of a test."""
+    example = load("recurrent")
+    opt = example.ng.kncg(example.model, example.ng.Gaussian())
+    rows = example.train(opt, 10, 200, steps=25)
+    assert rows[-1, 2] < 0.5 * example.BLIND
+
+
+def test_among_the_predictions_the_natural_gradient_goes_straight():
+    """The length of its path over the distance of its ends is 1 there, and not among the parameters."""
+    paths = load("two_spaces").main(steps=60)
+
+    def detour(points):
+        points = np.asarray(points)
+        return np.linalg.norm(np.diff(points, axis=0), axis=1).sum() / np.linalg.norm(points[-1] - points[0])
+
+    parameters, predictions = paths["natural gradient"]
+    assert detour(predictions) < 1.005 < 1.02 < detour(parameters)
+    assert detour(paths["gradient"][1]) > 1.05

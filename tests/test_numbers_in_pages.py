@@ -25,6 +25,13 @@ def test_the_pages_have_the_numbers_of_the_logs(numbers):
     assert sum(page.read_text().count("<!-- numbers:") for page in numbers["pages"]()) > 20
 
 
+def test_the_picture_of_the_readme_shows_the_logs():
+    """Where this fails, `python tools/draw_front.py` draws it."""
+    tool = runpy.run_path(str(ROOT / "tools" / "draw_front.py"))
+    shown = tool["lines"](tool["read"](tool["FOLDER"]), tool["METHODS"])
+    assert tool["digest"](shown).encode() in tool["OUT"].read_bytes()
+
+
 PLACE = "<!-- numbers: figure3-medium by-the-clock at=60 to=1 -->\n{}\n<!-- end -->\n"
 
 

@@ -66,10 +66,11 @@ def judged(folder: str) -> tuple[claims.Judged, ...]:
     return tuple(result)
 
 
-def by_the_clock(folder: str, at: str, to: str) -> str:
+def by_the_clock(folder: str, at: str, to: str, methods: str = "") -> str:
     """Errors at times (means over seeds), times to errors and the last test error (seed by seed)."""
     found = runs(folder)
-    logs = {_name(found, folder, name): found.method(name) for name in found.methods}
+    chosen = methods.split(",") if methods else found.methods
+    logs = {_name(found, folder, name): found.method(name) for name in chosen}
     times, errors = _numbers(at), _numbers(to)
     head = [*(f"at {time:g} s" for time in times), *_to(errors), f"test error at {times[-1]:g} s"]
     rows = _clock(logs, times, errors)
@@ -150,6 +151,16 @@ def verdicts(folder: str, others: str = "", findings: str = "yes") -> str:
     return _table(["claim", *head, *["found"] * (len(folders) == 1 and findings == "yes")], rows)
 
 
+def tally(folder: str, others: str = "") -> str:
+    """How many claims of each result hold, and how many do not."""
+    rows = []
+    for name in [folder, *filter(None, others.split(","))]:
+        found = [each.verdict for each in judged(name)]
+        cells = [str(found.count(verdict)) for verdict in claims.Verdict]
+        rows.append([f"[{name}](results/{name})", str(len(found)), *cells])
+    return _table(["run", "claims", *(str(verdict) for verdict in claims.Verdict)], rows)
+
+
 def summary(folder: str) -> str:
     """How the claims of the experiment came out, in one sentence."""
     return claims.lede([each.verdict for each in judged(folder)])
@@ -157,7 +168,7 @@ def summary(folder: str) -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head, "one-seed": one_seed,
-    "expressions": expressions, "verdicts": verdicts, "summary": summary,
+    "expressions": expressions, "verdicts": verdicts, "summary": summary, "tally": tally,
 }  # fmt: skip
 
 

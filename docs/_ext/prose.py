@@ -15,6 +15,8 @@ import natgrad
 import natgrad.optax
 
 CODE = re.compile(r"`([^`]+)`")
+OWN = (nodes.title, nodes.reference, addnodes.desc, addnodes.pending_xref)
+"""What names inside are left alone."""
 NAME = re.compile(r"(?:\w+=)?(?:\+ )?(ng\.)?(optax\.)?(\w+)(?:\(.*\))?", re.DOTALL)
 
 
@@ -65,7 +67,7 @@ def link_names(app: Sphinx, tree: nodes.document) -> None:
     for literal in list(tree.findall(nodes.literal)):
         target = target_of(literal.astext()) if "ng." in literal.astext() else None
         within: Any = literal.parent
-        while within is not None and not isinstance(within, (nodes.title, nodes.reference, addnodes.desc)):
+        while within is not None and not isinstance(within, OWN):
             within = within.parent
         if target is None or within is not None:
             continue

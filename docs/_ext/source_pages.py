@@ -4,12 +4,15 @@ A page may say {source}`natgrad.metric.Fisher`: it shows the file and the line o
 file of the repository leads to that file's page; so does "[source]" in the API.
 """
 
+import html
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from markdown_it import MarkdownIt
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -42,7 +45,7 @@ def open_python_files(app: Sphinx, tree: nodes.document) -> None:
     """Turn what would be downloads of Python files into links to their pages."""
     for node in list(tree.findall(addnodes.download_reference)):
         path = (Path(app.env.doc2path(app.env.docname)).parent / node["reftarget"]).resolve()
-        if path.suffix == ".py" and path.is_relative_to(ROOT):
+        if path.suffix in (".py", ".ipynb") and path.is_relative_to(ROOT):
             link = nodes.reference("", "", refuri=_relative(app.env.docname, path.relative_to(ROOT)))
             link["internal"] = True
             link.extend(node.children)
@@ -56,6 +59,25 @@ def pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         shown = path.relative_to(ROOT)
         body = highlight(path.read_text(), PythonLexer(), formatter)
         yield page_of(shown), {"title": shown.as_posix(), "body": f"<h1>{shown}</h1>{body}"}, "page.html"
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        shown = path.relative_to(ROOT)
+        yield page_of(shown), {"title": path.stem, "body": "".join(notebook(path))}, "page.html"
+
+
+def notebook(path: Path) -> Iterator[str]:
+    """Yield the cells of a notebook and their outputs as HTML."""
+    plain = HtmlFormatter(cssclass="highlight")
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            yield MarkdownIt("commonmark").render(text)
+            continue
+        yield highlight(text, PythonLexer(), plain)
+        for output in cell["outputs"]:
+            if output["output_type"] == "stream":
+                yield f"<pre>{html.escape(''.join(output['text']))}</pre>"
+            else:
+                yield f'<img alt="what the cell draws" src="data:image/png;base64,{output["data"]["image/png"]}">'
 
 
 def resolve(domain: str, info: dict[str, str]) -> str | None:

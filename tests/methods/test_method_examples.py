@@ -1,6 +1,7 @@
 """The examples of the methods, small: what each of them claims."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import jax
@@ -21,6 +22,8 @@ def as_a_user_runs_it():
 
 
 def load(name):
+    if str(EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(EXAMPLES))  # for their helper
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -53,7 +56,7 @@ def test_the_boltzmann_metric_is_the_covariance_of_the_energys_gradient():
 def test_natural_gradient_trains_a_boltzmann_machine_faster():
     example = load("boltzmann")
     natural = example.train(example.natural(), steps=250)
-    plain = example.train(example.plain(0.5), steps=250)
+    plain = example.train(ng.sgd(example.energy, example.ENERGY, learning_rate=0.5), steps=250)
     assert float(natural[-1]) < float(plain[-1]) - 0.5
 
 
@@ -76,6 +79,8 @@ def test_fisher_predicts_the_kl_where_the_covariance_does_not():
 def test_the_addition_task_is_learned_by_hessian_free():
     """T = 30: a minute of training in the real run; here a few steps show the fall."""
     example = load("recurrent")
-    opt = example.hessian_free(True, 30, iterations=20)
-    curve = example.train(opt, 30, np.inf, batch=150, chunk=150, steps_at_most=25)
-    assert curve[-1, 1] < 0.8 * example.BLIND
+    opt = ng.hessian_free(
+        example.model, ng.Gaussian(), solver=ng.TruncatedCG(20), damping=ng.LevenbergMarquardt(0.1)
+    )
+    rows = example.train(opt, 30, 150, steps=25)
+    assert rows[-1, 2] < 0.9 * example.BLIND

@@ -1,0 +1,78 @@
+"""The picture of README.md, from the logs of a run among the results: error against seconds of training.
+
+    python tools/draw_front.py                                              # docs/figures/front.png
+    python tools/draw_front.py results/figure3-medium kncg,nesterov,adam    # of another run, other methods
+
+The picture carries a hash of the numbers that it shows; a test compares it with that of the logs.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from natgrad_paper.report.load import Runs, read
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "docs" / "figures" / "front.png"
+FOLDER, METHODS = ROOT / "results" / "figure3-medium", ("kncg", "nesterov", "adam", "sgd")
+COLORS = ("#D55E00", "#0072B2", "#56B4E9", "#999999", "#009E73")
+FIRST = 1.0
+"""Seconds at which the picture begins."""
+
+
+def lines(found: Runs, methods: tuple[str, ...]) -> dict[str, list[np.ndarray]]:
+    """Return (seconds, squared error) of every seed, by the method's label."""
+    result = {}
+    for name in methods:
+        rows = [
+            np.array([(e["training_seconds"], e["squared_error"]) for e in log.evaluations]).T
+            for log in found.method(name)
+        ]
+        result[found.label(name)] = rows
+    return result
+
+
+def digest(shown: dict[str, list[np.ndarray]]) -> str:
+    """Return a hash of names and numbers."""
+    found = hashlib.sha256()
+    for name, rows in shown.items():
+        found.update(name.encode())
+        for row in rows:
+            found.update(np.round(row, 6).tobytes())
+    return found.hexdigest()
+
+
+def draw(shown: dict[str, list[np.ndarray]], out: Path) -> None:
+    """Save the picture, with the hash in it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
+    for number, (name, rows) in enumerate(shown.items()):
+        for seed, (seconds, error) in enumerate(rows):
+            late = seconds >= FIRST
+            color, width = COLORS[number % len(COLORS)], 1.2 if number else 2.0
+            label = name if seed == 0 else None
+            axes.plot(seconds[late], error[late], color=color, lw=width, label=label)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="seconds of training",
+        ylabel="squared error per image, training set",
+    )
+    axes.set_title("A deep autoencoder on two CPU cores, one line per seed", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(out, dpi=120, metadata={"Comment": digest(shown)})
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    methods = tuple(sys.argv[2].split(",")) if len(sys.argv) > 2 else METHODS
+    draw(lines(read(folder), methods), OUT)
+    print(OUT.relative_to(ROOT))
