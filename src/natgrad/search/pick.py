@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from natgrad import tree
 from natgrad.directions import Proposal
 from natgrad.here import Here
 from natgrad.part import require
@@ -21,13 +22,13 @@ class Pick(Search):
     """
 
     ratio: float | None = 0.01
-    at_once: int = 8
-    """Rows probed at a time: memory is so many evaluations of the loss."""
+    at_once: int | None = None
+    """Rows probed at a time: memory is so many evaluations of the loss. None: one on a CPU, eight elsewhere."""
 
     measures = True
 
     def __post_init__(self) -> None:
-        require(lambda: self.at_once >= 1, f"Pick(at_once={self.at_once}): give a positive number of rows.")
+        require(lambda: self.at_once is None or self.at_once >= 1, f"Pick(at_once={self.at_once}): give a positive number of rows.")
 
     def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the row."""
@@ -38,7 +39,8 @@ class Pick(Search):
                 "Pick needs rows with a λ and a promise each: use direction=ng.directions.Fan()."
             )
         basis = jnp.eye(promises.shape[0], dtype=promises.dtype)
-        changes = jax.lax.map(probe, basis, batch_size=min(self.at_once, len(basis))).astype(promises.dtype)
+        together = tree.at_once(len(basis), self.at_once)
+        changes = jax.lax.map(probe, basis, batch_size=together).astype(promises.dtype)
         lower = jnp.isfinite(changes) & (changes < -here.search.resolution)
         chosen = jnp.argmin(jnp.where(lower, changes, jnp.inf))
         if self.ratio is not None:
