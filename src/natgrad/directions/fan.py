@@ -29,6 +29,10 @@ from natgrad.problem import working
 from natgrad.solve.direct import Direct, decomposed, decomposed_dual
 from natgrad.tree import Stack, Tree
 
+BENT = 10
+"""Rows that are bent."""
+
+
 class Spectrum(NamedTuple):
     """F in a space where λ is a division: its eigenvalues, and the gradient there."""
 
@@ -146,11 +150,30 @@ class Fan(Direction):
         return Spectrum(values, c, lambda y: tree.matmul(y, basis), bend, least)
 
     def _bent(self, found: Spectrum, dampings: Array, w: Array, rows: Array) -> Array:
-        """Return ½a for each row; 0 where it is too long to be believed."""
-        forces = jax.lax.map(found.bend, rows, batch_size=tree.at_once(self.count))
-        a = -forces / (found.values + dampings[:, None])
-        short = jnp.linalg.norm(a, axis=1) <= self.bend * jnp.linalg.norm(w, axis=1)
-        return found.lift(jnp.where(short[:, None], a, 0)) / 2
+        """Return ½a for the longest rows whose a is short enough to be believed, `BENT` of them; 0 for the others.
+
+        ‖a‖ / ‖d‖ falls with λ: bisection finds the first of them. Much shorter rows hardly bend.
+        """
+
+        def acceleration(row: Array) -> Array:
+            forces = jax.lax.map(found.bend, rows[row], batch_size=tree.at_once(len(row)))
+            a = -forces / (found.values + dampings[row, None])
+            short = jnp.linalg.norm(a, axis=1) <= self.bend * jnp.linalg.norm(w[row], axis=1)
+            return jnp.where(short[:, None], a, jnp.inf)
+
+        def halve(_: int, between: tuple[Array, Array]) -> tuple[Array, Array]:
+            long, short = between
+            middle = (long + short) // 2
+            believed = jnp.all(jnp.isfinite(acceleration(middle[None])))
+            return jnp.where(believed, long, middle), jnp.where(believed, middle, short)
+
+        number = min(BENT, self.count)
+        ends = jnp.array(-1), jnp.array(self.count - 1)
+        first = jax.lax.fori_loop(0, self.count.bit_length(), halve, ends)[1] if number < self.count else 0
+        window = jnp.minimum(first, self.count - number) + jnp.arange(number)
+        a = acceleration(window)
+        half = found.lift(jnp.where(jnp.isfinite(a), a, 0)) / 2
+        return jnp.zeros_like(rows).at[window].set(half)
 
 
 def _least_squares(matrix: Array, inverse: Array, r: Array, second: Callable[[Array], Array]) -> Spectrum:
@@ -162,7 +185,9 @@ def _least_squares(matrix: Array, inverse: Array, r: Array, second: Callable[[Ar
         def bend(d: Array) -> Array:
             return tree.matmul(rows, tree.matmul(second(d), matrix))
 
-        return Spectrum(singular**2, singular * heights, lambda y: tree.matmul(y, rows) * inverse, bend, least)
+        return Spectrum(
+            singular**2, singular * heights, lambda y: tree.matmul(y, rows) * inverse, bend, least
+        )
     singular, left, heights = decomposed_dual(matrix, r)
 
     def lift(y: Array) -> Array:

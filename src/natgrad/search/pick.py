@@ -28,7 +28,10 @@ class Pick(Search):
     measures = True
 
     def __post_init__(self) -> None:
-        require(lambda: self.at_once is None or self.at_once >= 1, f"Pick(at_once={self.at_once}): give a positive number of rows.")
+        require(
+            lambda: self.at_once is None or self.at_once >= 1,
+            f"Pick(at_once={self.at_once}): give a positive number of rows.",
+        )
 
     def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the row."""

@@ -65,7 +65,9 @@ class Equation:
         jet = taylor.coordinates(inside)
         jet = jet if self.embed is None else self.embed(jet)
         found = taylor.through(params, jet, jnp.asarray(self.c))
-        return self.side(Jet(found.value[:, 0], found.slopes[..., 0], found.second[:, 0])), self.u(params, edge)
+        return self.side(Jet(found.value[:, 0], found.slopes[..., 0], found.second[:, 0])), self.u(
+            params, edge
+        )
 
     def init(self, key: Array) -> Layers:
         """Return weights and biases."""
@@ -126,7 +128,9 @@ def both(key: Array, count: int, cube: Array, share: float = 0.5) -> Array:
     return jnp.concatenate([faces(key, late, cube[:late], 1), beginning(key, count - late, cube[late:])])
 
 
-def poisson(about: str, dims: int, units: tuple[int, ...], solution: Any, factor: float, **rest: Any) -> Equation:
+def poisson(
+    about: str, dims: int, units: tuple[int, ...], solution: Any, factor: float, **rest: Any
+) -> Equation:
     """Return −Δu = factor · u*, which is what the sums and products of sines have."""
     return Equation(
         about, dims, units, (1.0,) * dims, lambda u: -u.second, lambda x: factor * solution(x), solution, solution,

@@ -62,9 +62,7 @@ def _allen_cahn(moments: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
         return found
 
     begin = x[:MESH] ** 2 * np.cos(np.pi * x[:MESH])
-    solved = solve_ivp(
-        change, (0, 1), begin, "BDF", np.asarray(moments), rtol=1e-9, atol=1e-11, jac=jacobian
-    )
+    solved = solve_ivp(change, (0, 1), begin, "BDF", np.asarray(moments), rtol=1e-9, atol=1e-11, jac=jacobian)
     return x, solved.y
 
 
@@ -75,7 +73,9 @@ def allen_cahn(points: np.ndarray) -> np.ndarray:
     nodes, values = _allen_cahn(tuple(moments))
     whole = np.concatenate([values, values[::-1]])
     # The weights of these nodes are known: ±1, halved at both ends.
-    weights = (-1.0) ** np.arange(len(nodes)) * np.where(np.isin(np.arange(len(nodes)), [0, len(nodes) - 1]), 0.5, 1)
+    weights = (-1.0) ** np.arange(len(nodes)) * np.where(
+        np.isin(np.arange(len(nodes)), [0, len(nodes) - 1]), 0.5, 1
+    )
     places = np.unique(x)
     found = BarycentricInterpolator(nodes, whole, wi=weights)(places)
     result: np.ndarray = found[np.searchsorted(places, x), np.searchsorted(moments, t)]
