@@ -1,8 +1,9 @@
 """Classic small problems of nonlinear least squares, three programs: python benchmarks/least_squares.py
 
 Problems with data are NIST's (https://www.itl.nist.gov/div898/strd/) with the certified sum of squares, from both
-of its starts, the far and the near one. The others are those of Moré, Garbow & Hillstrom (1981), with the minimum that they state. Each program
-goes on until it makes no progress. `optimistix` (pip install optimistix) is left out where it is not installed.
+starts, the far and the near one. The others are those of Moré, Garbow & Hillstrom (1981), with the minimum that they
+state. Each program goes on until it makes no progress. `optimistix` (pip install optimistix) is left out where it is
+not installed.
 """
 
 import argparse

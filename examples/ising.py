@@ -17,7 +17,7 @@ import natgrad as ng
 
 SPINS = 10
 EXACT = -2 / np.sin(np.pi / (2 * SPINS))
-STATES = 1 - 2 * ((np.arange(2**SPINS)[:, None] >> np.arange(SPINS)) & 1)
+STATES = 1.0 - 2 * ((np.arange(2**SPINS)[:, None] >> np.arange(SPINS)) & 1)
 FLIPPED = np.arange(2**SPINS)[:, None] ^ (1 << np.arange(SPINS))
 """For every state, those that differ from it in one spin."""
 BONDS = np.sum(STATES * np.roll(STATES, 1, axis=1), axis=1)

@@ -150,9 +150,10 @@ class Fan(Direction):
         return Spectrum(values, c, lambda y: tree.matmul(y, basis), bend, least)
 
     def _bent(self, found: Spectrum, dampings: Array, w: Array, rows: Array) -> Array:
-        """Return ½a for the longest rows whose a is short enough to be believed, `BENT` of them; 0 for the others.
+        """Return ½a for `BENT` rows from a long one on, where a is short enough to be believed; 0 for the others.
 
-        ‖a‖ / ‖d‖ falls with λ: bisection finds the first of them. Much shorter rows hardly bend.
+        ‖a‖ / ‖d‖ falls with λ, though not everywhere: bisection finds a row from which on a is believed, after one
+        whose is not. Much shorter rows hardly bend.
         """
 
         def acceleration(row: Array) -> Array:
