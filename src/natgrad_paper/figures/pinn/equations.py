@@ -102,7 +102,7 @@ class Equation:
         else:
             cube = np.random.default_rng(0).random((grid**2, self.dims))
         points = self._stretched(cube)
-        return points, self.solution(points)
+        return points, np.asarray(self.solution(points))
 
     @property
     def likelihood(self) -> ng.Product:
