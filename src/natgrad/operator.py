@@ -77,6 +77,10 @@ class Term:
         """Return Σ c Jᵀ M f″, f″ the second derivative of the outputs along v."""
         raise TypeError(f"{self.name} has no outputs that bend.")
 
+    def second(self, v: Tree) -> Array:
+        """Return √c Cᵀ f″, in the order of A's rows: Aᵀ times it is `bend`."""
+        raise TypeError(f"{self.name} has no outputs that bend.")
+
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None) -> tuple[Tree, Tree]:
         """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples."""
         raise TypeError(f"{self.name} has no scores.")
@@ -234,6 +238,15 @@ class JacobianTerm(Term):
 
         return self._linear.sum(part)
 
+    def second(self, v: Tree) -> Array:
+        """Return √c Cᵀ f″: two forward passes in one."""
+
+        def part(seen: Linearization) -> Tree:
+            bent = self._problem.second(self._params, seen.examples, v)
+            return self._here(seen).factor_transpose(self._times_roots(seen, bent))
+
+        return self._in_rows(self._linear.map(part))
+
     def _apart(self, u: Tree) -> list[Tree]:
         """Return what belongs to each factor of a `Product`."""
         return list(u) if isinstance(self._linear.examples.coefficients, tuple) else [u]
@@ -326,6 +339,10 @@ class Operator:
     def bend(self, v: Tree) -> Tree:
         """Return Σ c Jᵀ M f″, f″ the second derivative of the outputs along v."""
         return _added(_scaled(term.scale, term.bend(v)) for term in self.terms)
+
+    def second(self, v: Tree) -> Array:
+        """Return √c Cᵀ f″, in the order of A's rows."""
+        return jnp.concatenate([_scaled(_root(term.scale), term.second(v)) for term in self.terms])
 
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples, term after term.

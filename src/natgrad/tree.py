@@ -233,3 +233,12 @@ def after(scalar: Array, *earlier: Array) -> Array:
     for array in (array for array in earlier if array.size):
         scalar = scalar + jnp.minimum(jnp.abs(array.ravel()[0]), 0).astype(scalar.dtype)
     return scalar
+
+
+def at_once(count: int, most: int | None = None) -> int | None:
+    """Return how many of `count` vectors `jax.lax.map` treats together; None is one by one.
+
+    A CPU's cache holds the numbers of one, seldom of eight: there one by one takes a fraction of the time.
+    """
+    most = (1 if jax.default_backend() == "cpu" else 8) if most is None else most
+    return None if min(most, count) == 1 else min(most, count)

@@ -12,7 +12,7 @@ from models import MODELS, WEIGHTS, layers, mlp
 
 import natgrad as ng
 from natgrad import tree
-from natgrad.directions import Fan, Spring
+from natgrad.directions import Fan, Spring, fan
 from natgrad.optimizer import look
 from natgrad.search import Pick
 from natgrad.state import Batches, Data
@@ -352,3 +352,65 @@ def test_spring_without_momentum_is_the_natural_gradient():
         ravel_pytree(opt.step(CASE.params, opt.init(CASE.params), batch)[0])[0] for opt in (spring, plain)
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("problem", "chunks"), [("weights", None), ("product", 2)])
+def test_a_second_derivative_in_the_order_of_the_rows_is_the_force_that_bends(problem, chunks):
+    """Aᵀ √c Cᵀ f″ = Σ c Jᵀ M f″."""
+    model, likelihood, batch = PROBLEMS[problem]
+    opt = ng.gauss_newton(model, likelihood, microbatch=chunks)
+
+    def both():
+        here, _ = seen(opt, CASE.params, batch)
+        along = UNRAVEL(jnp.cos(jnp.arange(len(FLAT), dtype=FLAT.dtype)))
+        A = here.metric.matrix(here.gradient)
+        return here.metric.second(along) @ A, tree.ravel(here.metric.bend(along))
+
+    found, wanted = jax.jit(both)()
+    assert np.linalg.norm(wanted) > 1e-3
+    np.testing.assert_allclose(found, wanted, atol=1e-10 * np.linalg.norm(wanted))
+
+
+def test_the_longest_rows_that_can_be_believed_are_bent(monkeypatch):
+    """A window of ten of 33 has what all of them bent have."""
+    opt, params, batch = fit()
+
+    def rows(bent):
+        monkeypatch.setattr(fan, "BENT", bent)
+        straight = replace(opt, direction=replace(opt.direction, bend=None))
+        found = jax.jit(lambda: [seen(each, params, batch)[1].rows.leaves for each in (opt, straight)])()
+        one, other = (tree.ravel(each, lead=1) for each in found)
+        return np.asarray(one), np.linalg.norm(one - other, axis=1) > 0
+
+    (every, all_bent), (some, ten_bent) = rows(33), rows(10)
+    first = int(np.argmax(ten_bent))
+    assert ten_bent.sum() <= 10
+    assert not ten_bent[first + 10 :].any()
+    assert not all_bent[first - 1]
+    np.testing.assert_array_equal(ten_bent[first : first + 10], all_bent[first : first + 10])
+    np.testing.assert_allclose(some[ten_bent], every[ten_bent], rtol=1e-9)
+
+
+def test_where_no_row_lowers_the_loss_a_part_of_the_shortest_does():
+    """r = (1 + 10⁴x², x): the residual is large and bends more than any λ of the fan knows."""
+
+    def model(x, _):
+        return jnp.stack([1 + 1e4 * x[0] ** 2, 0.1 * x[0]])[None]
+
+    opt = ng.gauss_newton(model, ng.Gaussian())
+    opt = replace(opt, direction=replace(opt.direction, bend=None))
+    x, batch = jnp.array([1e-5]), (jnp.zeros(1), jnp.array([[0.0, -0.1]]))
+    state = opt.init(x)
+    for _ in range(40):
+        x, state, info = opt.step(x, state, batch)
+        assert info.new_loss <= info.loss
+    # 2·10⁴x (1 + 10⁴x²) + 0.01 (x + 1) = 0.
+    np.testing.assert_allclose(x, -0.01 / (2e4 + 0.01), rtol=1e-3)
+
+
+def test_rows_go_one_by_one_on_a_cpu_and_together_elsewhere(monkeypatch):
+    assert tree.at_once(33) is None
+    assert tree.at_once(33, 5) == 5
+    assert tree.at_once(3, 5) == 3
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert tree.at_once(33) == 8

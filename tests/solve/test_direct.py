@@ -11,7 +11,7 @@ from models import MODELS, WEIGHTS, targets_for
 import natgrad as ng
 from natgrad import tree
 from natgrad.solve import Reason
-from natgrad.solve.direct import decomposed
+from natgrad.solve.direct import decomposed, decomposed_dual
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -135,6 +135,24 @@ def test_least_squares_keep_twice_the_digits_of_the_normal_equations(shape):
     gram = vectors[:, -8:] @ ((vectors[:, -8:].T @ (A.T @ (A @ x))) / values[-8:])
     for other in (squared, gram):
         assert np.linalg.norm(other - x) > 1e-2 * np.linalg.norm(x)
+
+
+def test_the_dual_forms_no_right_vectors_and_keeps_the_digits():
+    rng = np.random.default_rng(5)
+    U, V = (np.linalg.qr(rng.normal(size=(n, n)))[0] for n in (8, 20))
+    A = U * np.logspace(0, -10, 8) @ V[:8]
+    x = V[:8].T @ rng.normal(size=8)
+    found = decomposed_dual(jnp.asarray(A), jnp.asarray(A @ x))
+    np.testing.assert_allclose(found.singular, np.logspace(0, -10, 8), rtol=1e-5)
+    # d = AᵀU (σ² + λ)⁻¹ Uᵀr, λ = 0.
+    close(A.T @ (found.left @ (found.heights / found.singular**2)), x, 1e-4)
+    names = [
+        each.primitive.name for each in oracles.primitives(jax.make_jaxpr(decomposed_dual)(A, A[:, 0]).jaxpr)
+    ]
+    assert "householder_product" not in names
+    nan = decomposed_dual(jnp.asarray(A).at[0, 0].set(jnp.nan), jnp.asarray(A @ x))
+    assert np.isnan(nan.singular).all()
+    assert np.isnan(nan.heights).all()
 
 
 class Plain:

@@ -11,6 +11,7 @@ those of the parameters. A second derivative bends the row (geodesic acceleratio
     d ← d + ½a,     a = −(F + λD²)⁻¹ Σ c Jᵀ M f″(d, d)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,21 +26,23 @@ from natgrad.here import Here
 from natgrad.operator import Operator, PenaltyTerm, Term
 from natgrad.part import require
 from natgrad.problem import working
-from natgrad.solve.direct import Direct, decomposed
+from natgrad.solve.direct import Direct, decomposed, decomposed_dual
 from natgrad.tree import Stack, Tree
 
-AT_ONCE = 8
-"""Rows bent at a time."""
+BENT = 10
+"""Rows that are bent."""
 
 
 class Spectrum(NamedTuple):
-    """F in a space where λ is a division: its eigenvalues, a basis, and the gradient there."""
+    """F in a space where λ is a division: its eigenvalues, and the gradient there."""
 
     values: Array
-    basis: Array
-    """Rows of length P, D⁻¹V: what the coordinates mean."""
     gradient: Array
     """c."""
+    lift: Callable[[Array], Array]
+    """From coordinates to steps, y ↦ D⁻¹V y, one per row."""
+    bend: Callable[[Array], Array]
+    """From one step d to the coordinates of Σ c Jᵀ M f″(d, d)."""
     least: float
     """The smallest λ that means something, as a part of the largest eigenvalue."""
     outside: tuple[Array, Array] | None = None
@@ -81,14 +84,14 @@ class Fan(Direction):
         dampings = top * grid
         w = -c / (values + dampings[:, None])
         promises = jnp.sum(c * w - dampings[:, None] * w**2, axis=1) / 2
-        rows = tree.matmul(w, found.basis)
+        rows = found.lift(w)
         if found.outside is not None:
             # There the model has no curvature but λ's own.
             rest, square = found.outside
             promises = promises - square / dampings
             rows = rows - rest / dampings[:, None]
         if self.bend is not None and _bends(here.metric):
-            rows = rows + self._bent(here, found, dampings, w, rows)
+            rows = rows + self._bent(found, dampings, w, rows)
         stack = Stack(tree.unravel(rows, here.gradient))
         return Proposal.along(here, stack)._replace(dampings=dampings, promises=promises)
 
@@ -104,22 +107,20 @@ class Fan(Direction):
         matrix, r = self.solver.matrix(own, like), None
         if here.metric_examples is None and here.loss is not None:
             r = own.residual()
-        h = None if r is not None else tree.ravel(like)
+        rows = len(matrix)
         if penalty is not None:
             root = jnp.sqrt(penalty)
             matrix = jnp.concatenate([matrix, jnp.diag(root)])
             r = None if r is None else jnp.concatenate([r, root * tree.ravel(working(here.params))])
         inverse = self._units(matrix)
-        singular, rows, heights = decomposed(matrix * inverse, r)
-        c, outside = singular * heights, None
-        if h is not None:
-            c = tree.matmul(rows, inverse * h)
-            if len(singular) < len(h):
-                rest = inverse * h - tree.matmul(c, rows)
-                outside = inverse * rest, jnp.sum(rest**2)
-        eps = float(jnp.finfo(singular.dtype).eps)
-        least = eps if h is not None else max(eps**2, 1e-16)
-        return Spectrum(singular**2, rows * inverse, c, least, outside)
+        matrix = matrix * inverse
+
+        def second(d: Array) -> Array:
+            return jnp.zeros(len(matrix), d.dtype).at[:rows].set(own.second(tree.unravel(d, like)))
+
+        if r is None:
+            return _normal(matrix, inverse, tree.ravel(like), second)
+        return _least_squares(matrix, inverse, r, second)
 
     def _units(self, matrix: Array) -> Array:
         """Return 1 / D."""
@@ -140,20 +141,79 @@ class Fan(Direction):
         shift = here.shift - here.damping
         values = jnp.where(finite, jnp.maximum(values, 0) + shift, jnp.nan)
         c = tree.matmul(basis, tree.ravel(here.gradient))
-        return Spectrum(values, basis, c, float(jnp.finfo(c.dtype).eps))
 
-    def _bent(self, here: Here, found: Spectrum, dampings: Array, w: Array, rows: Array) -> Array:
-        """Return ½a for each row; 0 where it is too long to be believed."""
-        metric = here.metric
-        assert metric is not None
+        def bend(d: Array) -> Array:
+            assert here.metric is not None
+            return tree.matmul(basis, tree.ravel(here.metric.bend(tree.unravel(d, here.gradient))))
 
-        def force(row: Array) -> Array:
-            return tree.ravel(metric.bend(tree.unravel(row, here.gradient)))
+        least = float(jnp.finfo(c.dtype).eps)
+        return Spectrum(values, c, lambda y: tree.matmul(y, basis), bend, least)
 
-        forces = jax.lax.map(force, rows, batch_size=min(AT_ONCE, self.count))
-        a = -tree.matmul(forces, found.basis.T) / (found.values + dampings[:, None])
-        short = jnp.linalg.norm(a, axis=1) <= self.bend * jnp.linalg.norm(w, axis=1)
-        return tree.matmul(jnp.where(short[:, None], a, 0), found.basis) / 2
+    def _bent(self, found: Spectrum, dampings: Array, w: Array, rows: Array) -> Array:
+        """Return ½a for `BENT` rows from a long one on, where a is short enough to be believed; 0 for the others.
+
+        ‖a‖ / ‖d‖ falls with λ, though not everywhere: bisection finds a row from which on a is believed, after one
+        whose is not. Much shorter rows hardly bend.
+        """
+
+        def acceleration(row: Array) -> Array:
+            forces = jax.lax.map(found.bend, rows[row], batch_size=tree.at_once(len(row)))
+            a = -forces / (found.values + dampings[row, None])
+            short = jnp.linalg.norm(a, axis=1) <= self.bend * jnp.linalg.norm(w[row], axis=1)
+            return jnp.where(short[:, None], a, jnp.inf)
+
+        def halve(_: int, between: tuple[Array, Array]) -> tuple[Array, Array]:
+            long, short = between
+            middle = (long + short) // 2
+            believed = jnp.all(jnp.isfinite(acceleration(middle[None])))
+            return jnp.where(believed, long, middle), jnp.where(believed, middle, short)
+
+        number = min(BENT, self.count)
+        ends = jnp.array(-1), jnp.array(self.count - 1)
+        first = jax.lax.fori_loop(0, self.count.bit_length(), halve, ends)[1] if number < self.count else 0
+        window = jnp.minimum(first, self.count - number) + jnp.arange(number)
+        a = acceleration(window)
+        half = found.lift(jnp.where(jnp.isfinite(a), a, 0)) / 2
+        return jnp.zeros_like(rows).at[window].set(half)
+
+
+def _least_squares(matrix: Array, inverse: Array, r: Array, second: Callable[[Array], Array]) -> Spectrum:
+    """Return the spectrum of AD⁻¹ where the loss is ½‖r‖²; `second` is f″ in the order of A's rows."""
+    least = max(float(jnp.finfo(matrix.dtype).eps) ** 2, 1e-16)
+    if len(matrix) >= matrix.shape[1]:
+        singular, rows, heights = decomposed(matrix, r)
+
+        def bend(d: Array) -> Array:
+            return tree.matmul(rows, tree.matmul(second(d), matrix))
+
+        return Spectrum(
+            singular**2, singular * heights, lambda y: tree.matmul(y, rows) * inverse, bend, least
+        )
+    singular, left, heights = decomposed_dual(matrix, r)
+
+    def lift(y: Array) -> Array:
+        zero = singular == 0
+        e = tree.matmul(jnp.where(zero, 0, y / jnp.where(zero, 1, singular)), left.T)
+        return tree.matmul(e, matrix) * inverse
+
+    return Spectrum(
+        singular**2, singular * heights, lift, lambda d: singular * tree.matmul(second(d), left), least
+    )
+
+
+def _normal(matrix: Array, inverse: Array, g: Array, second: Callable[[Array], Array]) -> Spectrum:
+    """Return the spectrum of AD⁻¹ for any other gradient."""
+    singular, rows, _ = decomposed(matrix)
+    c, outside = tree.matmul(rows, inverse * g), None
+    if len(singular) < len(g):
+        rest = inverse * g - tree.matmul(c, rows)
+        outside = inverse * rest, jnp.sum(rest**2)
+
+    def bend(d: Array) -> Array:
+        return tree.matmul(rows, tree.matmul(second(d), matrix))
+
+    least = float(jnp.finfo(matrix.dtype).eps)
+    return Spectrum(singular**2, c, lambda y: tree.matmul(y, rows) * inverse, bend, least, outside)
 
 
 def _formed(operator: Operator) -> bool:

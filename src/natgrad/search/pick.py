@@ -4,11 +4,16 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
+from natgrad import tree
 from natgrad.directions import Proposal
 from natgrad.here import Here
 from natgrad.part import require
 from natgrad.search.base import Found, Probe, Search, if_seen
+
+SHORTEST = 1e-9
+"""The smallest part of the shortest row that is tried."""
 
 
 @dataclass(frozen=True)
@@ -16,18 +21,21 @@ class Pick(Search):
     """Probe every row of a fan; take the first whose ρ, actual over promised change of the loss, is at least `ratio`.
 
     The rows run from the longest step, the smallest λ, to the shortest. Where none keeps so much of its promise, or
-    `ratio` is None, the row with the lowest loss is taken. That is greedy: on narrow valleys a longer step, which
-    gains less now, leads further.
+    `ratio` is None, the row with the lowest loss is taken; where none lowers it, a part of the shortest. The lowest
+    loss is greedy: on narrow valleys a longer step, which gains less now, leads further.
     """
 
     ratio: float | None = 0.01
-    at_once: int = 8
-    """Rows probed at a time: memory is so many evaluations of the loss."""
+    at_once: int | None = None
+    """Rows probed at a time: memory is so many evaluations of the loss. None: one on a CPU, eight elsewhere."""
 
     measures = True
 
     def __post_init__(self) -> None:
-        require(lambda: self.at_once >= 1, f"Pick(at_once={self.at_once}): give a positive number of rows.")
+        require(
+            lambda: self.at_once is None or self.at_once >= 1,
+            f"Pick(at_once={self.at_once}): give a positive number of rows.",
+        )
 
     def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return the row."""
@@ -38,12 +46,35 @@ class Pick(Search):
                 "Pick needs rows with a λ and a promise each: use direction=ng.directions.Fan()."
             )
         basis = jnp.eye(promises.shape[0], dtype=promises.dtype)
-        changes = jax.lax.map(probe, basis, batch_size=min(self.at_once, len(basis))).astype(promises.dtype)
+        together = tree.at_once(len(basis), self.at_once)
+        changes = jax.lax.map(probe, basis, batch_size=together).astype(promises.dtype)
         lower = jnp.isfinite(changes) & (changes < -here.search.resolution)
-        chosen = jnp.argmin(jnp.where(lower, changes, jnp.inf))
+        # Where none does, the last row: the shortest.
+        chosen = jnp.where(jnp.any(lower), jnp.argmin(jnp.where(lower, changes, jnp.inf)), len(basis) - 1)
         if self.ratio is not None:
             kept = lower & (promises < 0) & (changes <= self.ratio * promises)
             chosen = jnp.where(jnp.any(kept), jnp.argmax(kept), chosen)
-        found = if_seen(here, basis[chosen], changes[chosen])
-        promised = jnp.where(jnp.any(found.z != 0), promises[chosen], 0)
+        length, change = self._shorter(here, basis[-1], probe, lower, changes[chosen])
+        found = if_seen(here, length * basis[chosen], change)
+        promised = jnp.where(jnp.any(found.z != 0), length * promises[chosen], 0)
         return found._replace(damping=dampings[chosen], predicted=promised)
+
+    def _shorter(
+        self, here: Here, shortest: Array, probe: Probe, lower: Array, change: Array
+    ) -> tuple[Array, Array]:
+        """Return 1 and the change where a row lowers the loss; else a part of the shortest row that does, if any.
+
+        Where residuals are large, the loss bends more than the metric knows, and the largest λ is too small.
+        """
+        assert here.search is not None
+        least = -here.search.resolution
+
+        def again(tried: tuple[Array, Array]) -> tuple[Array, Array]:
+            length = tried[0] / 10
+            return length, probe(length * shortest).astype(change.dtype)
+
+        def going(tried: tuple[Array, Array]) -> Array:
+            return ~(tried[1] < least) & (tried[0] > SHORTEST)
+
+        one = jnp.ones((), change.dtype)
+        return jax.lax.while_loop(going, again, (one, jnp.where(jnp.any(lower), change, jnp.inf)))

@@ -1,0 +1,20 @@
+"""Physics-informed nets: eight equations, errors against seconds, beside what others published.
+
+Ours runs with untouched defaults. `published.toml` has the numbers of others with their sources and machines.
+"""
+
+from natgrad_paper.figures.base import figure
+from natgrad_paper.figures.pinn.claims import CLAIMS, RULE, VIEW
+from natgrad_paper.figures.pinn.methods import METHODS
+from natgrad_paper.figures.pinn.panels import CAPTION, draw, sections
+from natgrad_paper.figures.pinn.problems import Settings, prepare
+from natgrad_paper.figures.pinn.protocol import drive, trainings
+from natgrad_paper.report.story import Story
+
+STORY = Story(
+    "Physics-informed nets", VIEW, CLAIMS, figure=draw, caption=CAPTION, sections=sections, rule=RULE, diagnostics=False
+)  # fmt: skip
+EXPERIMENT = figure(
+    "pinn", STORY, Settings, METHODS, prepare, tuple(method.name for method in METHODS), drive=drive,
+    trainings=trainings,
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""What is claimed: so many digits in so many seconds on every equation, from every seed."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from natgrad_paper.figures.arena.contests import Contest, contests
+from natgrad_paper.figures.arena.entry import ERROR
+from natgrad_paper.figures.pinn.methods import OURS
+from natgrad_paper.report.claims import SEEDS, Claim, Finding, Verdict
+from natgrad_paper.report.curves import time_to
+from natgrad_paper.report.load import Runs
+from natgrad_paper.report.views import Measure, Panel, View
+
+GOALS: dict[str, tuple[tuple[float, float], ...]] = {
+    "p1": ((1e-5, 20.0), (1e-7, 200.0)),
+    "p2": ((1e-6, 60.0),),
+    "p3": ((1e-6, 120.0),),
+    "p4": ((1e-5, 90.0),),
+    "p6": ((1e-5, 100.0),),
+    "p7a": ((1e-5, 120.0),),
+    "p7b": ((1e-5, 120.0),),
+}
+"""Errors, and the seconds in which the median seed is to reach them on two cores."""
+STUCK = 0.05
+"""A run is stuck whose error is larger at its end: it has not found the solution's shape."""
+MEASURE = Measure(ERROR, "error", "relative L2 error")
+VIEW = View(
+    (Panel(MEASURE, "training_seconds"),), (), "Error against seconds of training, equation by equation"
+)
+RULE = (
+    ("time", "seconds of training until the error is first that low, without compiling and evaluating."),
+    ("in time", f"holds if the median over at least {SEEDS} seeds is no longer than the goal. A seed that never "
+     "arrives counts as infinitely late."),
+    ("stuck", f"is a training whose error is above {STUCK:g} at its end, or that met NaN or infinity to the end."),
+    ("not decided", f"with fewer than {SEEDS} seeds."),
+)  # fmt: skip
+
+
+def times(contest: Contest, method: str, error: float) -> list[float]:
+    """Return the seconds to an error, one per seed; infinity where it was not reached."""
+    found = (time_to(log, error, MEASURE) for log in contest.logs.get(method, ()))
+    return [math.inf if time is None else time for time in found]
+
+
+@dataclass(frozen=True)
+class InTime:
+    """The test that the median seed of a method reaches the goals of an equation in time."""
+
+    problem: str
+    method: str = OURS
+
+    def __call__(self, runs: Runs) -> list[Finding]:
+        contest = next((each for each in contests(runs) if each.problem == self.problem), None)
+        if contest is None or self.method not in contest.logs:
+            return [Finding(f"{self.problem}: no runs of {self.method}", Verdict.ABSENT)]
+        return [self._to(contest, *goal) for goal in GOALS[self.problem]]
+
+    def _to(self, contest: Contest, error: float, seconds: float) -> Finding:
+        found = times(contest, self.method, error)
+        middle, reached = float(np.median(found)), sum(map(math.isfinite, found))
+        shown = f"{middle:.3g} s" if math.isfinite(middle) else "never"
+        words = f"{self.problem}: {error:g} after {shown}, goal {seconds:g} s; {reached} of {len(found)} seeds reach it"
+        if len(found) < SEEDS:
+            return Finding(f"{words} (too few)", Verdict.OPEN)
+        return Finding(words, Verdict.HOLDS if middle <= seconds else Verdict.FAILS)
+
+
+@dataclass(frozen=True)
+class NoneStuck:
+    """The test that every training of a method finds the solution."""
+
+    method: str = OURS
+
+    def __call__(self, runs: Runs) -> list[Finding]:
+        found = [each for each in contests(runs) if self.method in each.logs]
+        return [self._on(each) for each in found] or [Finding(f"no runs of {self.method}", Verdict.ABSENT)]
+
+    def _on(self, contest: Contest) -> Finding:
+        logs = contest.logs[self.method]
+        ends = contest.ends(self.method, MEASURE)
+        stuck = sum(not ends.get(log.seed, math.inf) <= STUCK for log in logs)
+        words = f"{contest.problem}: {stuck} of {len(logs)} trainings stuck"
+        if stuck:
+            return Finding(words, Verdict.FAILS)
+        return Finding(words, Verdict.HOLDS if len(logs) >= SEEDS else Verdict.OPEN)
+
+
+SAID = "Not the paper’s claim, but what natural gradient is used for today."
+CLAIMS = (
+    Claim("a", "Every equation is solved to its digits in time.", "The median time to each goal.",
+          tuple(map(InTime, GOALS)), SAID),
+    Claim("b", "No seed is stuck.", f"The error at the end of every training at most {STUCK:g}.", (NoneStuck(),), SAID),
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""The figure: one panel per equation, our runs as lines, published ones dashed; and the table of times."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from natgrad_paper.figures.arena.contests import Contest, contests
+from natgrad_paper.figures.pinn.claims import GOALS, VIEW, times
+from natgrad_paper.figures.pinn.equations import EQUATIONS
+from natgrad_paper.figures.pinn.published import curves, sources
+from natgrad_paper.report.curves import line
+from natgrad_paper.report.figure import SOFT, blank, draw_line, dress, small_print, styled, title
+from natgrad_paper.report.load import Runs
+from natgrad_paper.report.parts import Cell, Part, Table, Words
+from natgrad_paper.report.tables import number
+
+COLUMNS = 4
+LEVELS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
+CAPTION = (
+    "Relative L2 error against seconds of training, without compiling and evaluating. Lines: mean over seeds; bands: "
+    "least to largest. Dashed, gray: published runs on the hardware named below, each the best of a search. Crosses: "
+    "the goals."
+)
+
+
+def draw(runs: Runs) -> Figure:
+    """Return the figure."""
+    found = contests(runs)
+    rows = -(-len(found) // COLUMNS)
+    with styled():
+        figure = blank(13, 1.8 + 2.7 * rows)
+        places = list(figure.subplots(rows, min(COLUMNS, len(found)), squeeze=False).flat)
+        for contest, axes in zip(found, places, strict=False):
+            draw_equation(axes, contest)
+        for axes in places[len(found) :]:
+            axes.remove()
+        handles = [figure.axes[0].plot([], [], color=runs.color(name))[0] for name in runs.methods]
+        names = [runs.label(name) for name in runs.methods]
+        figure.legend(handles, names, loc="outside right upper", fontsize=8.5)
+        title(figure, runs, "Physics-informed nets")
+        small_print(figure, runs, timed=True)
+    return figure
+
+
+def draw_equation(axes: Axes, contest: Contest) -> None:
+    """Draw the error of every method along training time, and what was published."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    (panel,) = VIEW.panels
+    for name, logs in contest.logs.items():
+        if (found := line(logs, panel)) is not None:
+            draw_line(axes, found, contest.runs.color(name), lw=1.4, gid=f"{contest.problem}-{name}")
+    for curve in curves(contest.problem):
+        marker = "D" if len(curve.seconds) == 1 else None
+        axes.plot(curve.seconds, curve.relative, color=SOFT, ls="dashed", lw=0.9, marker=marker, ms=3)
+        words = f"{curve.method} ({sources()[curve.source].hardware})"
+        axes.annotate(
+            words, (curve.seconds[-1], curve.relative[-1]), fontsize=5.5, color=SOFT, ha="right", va="bottom"
+        )
+    for error, seconds in GOALS.get(contest.problem, ()):
+        axes.plot([seconds], [error], "x", color="#222222", ms=5)
+    axes.set_title(contest.problem, fontsize=9)
+    axes.set_xlabel("seconds of training", fontsize=8)
+    axes.set_ylabel("relative L2 error", fontsize=7.5)
+    axes.tick_params(labelsize=7)
+    dress(axes)
+
+
+def sections(runs: Runs) -> Iterator[Part]:
+    """Yield the times to errors, equation by equation, and the sources of the dashed lines."""
+    for contest in contests(runs):
+        about = EQUATIONS[contest.problem].about if contest.problem in EQUATIONS else contest.problem
+        yield Part(f"{contest.problem}: {about}", f"equation-{contest.problem}", [table(contest)])
+    named = dict.fromkeys(curve.source for each in contests(runs) for curve in curves(each.problem))
+    words = [
+        f"{sources()[name].title} ({sources()[name].hardware}), {sources()[name].address}." for name in named
+    ]
+    if words:
+        yield Part("Sources of the dashed lines", "sources", [Words(" ".join(words))])
+
+
+def table(contest: Contest) -> Table:
+    """Return the seconds to each error, the error at the end, and what the steps cost."""
+    rows: list[list[str | Cell]] = []
+    for name, logs in contest.logs.items():
+        ends = list(contest.ends(name, VIEW.main).values())
+        last = [log.evaluations[-1] for log in logs if log.evaluations]
+        each = [each["training_seconds"] / each["iteration"] for each in last if each["iteration"]]
+        rows.append([
+            contest.runs.label(name), *(time_cell(times(contest, name, level)) for level in LEVELS),
+            f"{np.median(ends):.1e}" if ends else "–", f"{1e3 * np.median(each):.3g}" if each else "–",
+            f"{contest.compiling(name):.1f}",
+        ])  # fmt: skip
+    for curve in curves(contest.problem):
+        met = [next((t for t, e in zip(curve.seconds, curve.relative, strict=True) if e <= level), math.inf)
+               for level in LEVELS]  # fmt: skip
+        shown = [f"≤ {time:g}" if math.isfinite(time) else "–" for time in met]
+        words = f"{curve.method}, {sources()[curve.source].hardware}"
+        rows.append([words, *shown, f"{min(curve.relative):.1e}", "–", "–"])
+    head = ["method", *(f"to {level:g}, s" for level in LEVELS), "at the end", "ms per step", "compiling, s"]
+    caption = (
+        "Seconds of training to an error: median over seeds, least and largest; how many seeds reached it, where not "
+        "all did. Of published runs, the first of the seconds given at which it was reached."
+    )
+    return Table(head, rows, caption, numbers=True)
+
+
+def time_cell(every: list[float]) -> str | Cell:
+    """Return times in words."""
+    reached = [time for time in every if math.isfinite(time)]
+    if not reached:
+        return "–"
+    middle = float(np.median(every))
+    notes = [f"({number(min(reached))}–{number(max(reached))})"] if len(reached) > 1 else []
+    notes += [f"{len(reached)} of {len(every)}"] if len(reached) < len(every) else []
+    return Cell(number(middle) if math.isfinite(middle) else "–", ", ".join(notes))
