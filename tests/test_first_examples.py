@@ -108,5 +108,5 @@ def test_among_the_predictions_the_natural_gradient_goes_straight():
         return np.linalg.norm(np.diff(points, axis=0), axis=1).sum() / np.linalg.norm(points[-1] - points[0])
 
     parameters, predictions = paths["natural gradient"]
-    assert detour(predictions) < 1.005 < 1.02 < detour(parameters)
-    assert detour(paths["gradient"][1]) > 1.05
+    assert detour(predictions) < 1.002 < 1.01 < detour(parameters)
+    assert detour(paths["gradient"][1]) > 1.02
