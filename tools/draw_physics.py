@@ -14,7 +14,7 @@ OUT = Path(__file__).parents[1] / "docs" / "figures" / "solution.png"
 STEPS = 60
 
 
-def main(name="p1", seed=0, steps=STEPS, out=OUT):
+def main(name: str = "p1", seed: int = 0, steps: int = STEPS, out: Path = OUT) -> float:
     """Train, draw, and return the relative error."""
     with jax.enable_x64(True):
         equation = EQUATIONS[name]
@@ -37,7 +37,7 @@ def main(name="p1", seed=0, steps=STEPS, out=OUT):
         place.set(title=title, xlabel="x", ylabel="y", aspect="equal")
     figure.savefig(out, dpi=110)
     print(f"{out.name}: relative error {error:.1e} after {steps} steps")
-    return error
+    return float(error)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ COLUMNS = 4
 LEVELS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 CAPTION = (
     "Relative L2 error against seconds of training, without compiling and evaluating. Lines: mean over seeds; bands: "
-    "least to largest. Dashed, gray: published runs on the hardware named below, each the best of a search. Crosses: "
+    "least to largest. Dashed, gray: published runs, with their hardware. Crosses: "
     "the goals."
 )
 
