@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,8 +115,7 @@ def measured(kind, params, inputs):
     return memory()
 
 
-@pytest.mark.parametrize("limit", [2048, 5])
-@pytest.mark.parametrize("uneven", [None, 1.0])
+@pytest.mark.parametrize(("uneven", "limit"), [(None, 5), (1.0, 2048), (1.0, 5)])
 def test_every_kind_of_leaf_against_a_dense_product(uneven, limit):
     params, letters, inputs = every_kind()
     kind = ng.Kronecker(
@@ -175,15 +175,21 @@ def test_wrong_letters_are_refused_in_a_sentence(letters):
         ng.Kronecker(axes=lambda path, leaf: letters).init({"w": jnp.ones((2, 3, 4))})
 
 
-def test_scales_are_those_of_inputs_that_stand_out():
-    peak = jnp.asarray([[1e-4, 0.2, 1.0, 1.0, 5.0, 1e4, 0.0, 7.0]])
-    inputs = np.arange(8)[None] < 7
-    scale = np.asarray(_scale(Sides(peak, peak=peak, scale=None), inputs, 10.0))[0]
-    np.testing.assert_allclose(scale, [1e-2 * 10**0.5, 1, 1, 1, 1, 1e2 / 10**0.5, 1, 1])
-    every = np.asarray(_scale(Sides(peak, peak=peak, scale=None), inputs, 1.0))[0]
-    np.testing.assert_allclose(every, [*np.sqrt(peak[0, :6]), 1, 1])
-    none = np.asarray(_scale(Sides(peak, peak=0 * peak, scale=None), inputs, 1.0))
-    np.testing.assert_array_equal(none, 1)
+def test_scales_are_those_of_inputs_that_differ():
+    peak = jnp.asarray(
+        [[1e-5, 0.2, 1.0, 1.0, 5.0, 1e5, 0.0, 7.0], [0.01, 1.0, 1.0, 1.0, 1.0, 100.0, 0.0, 7.0]]
+    )
+    inputs = np.array([[True] * 7 + [False]] * 2)
+    roots = np.sqrt(np.where(np.arange(8) < 6, peak, 1))
+
+    def scale(peak, uneven):
+        return np.asarray(_scale(Sides(peak, peak=peak), inputs, uneven))
+
+    # log p has a standard deviation of 6.7 and of 2.7.
+    np.testing.assert_allclose(scale(peak, 1.0), roots)
+    np.testing.assert_allclose(scale(peak, 100.0), [roots[0], np.ones(8)])
+    np.testing.assert_array_equal(scale(peak, 1e4), 1)
+    np.testing.assert_array_equal(scale(0 * peak, 1.0), 1)
 
 
 def net(params, inputs):
@@ -262,3 +268,86 @@ def test_rows_never_seen_stay_and_a_new_one_takes_no_giant_step():
     np.testing.assert_array_equal(before["embed"][9:], params["embed"][9:])
     moved = np.stack(moved)
     assert 0 < moved[30:, 8].max() < 3 * moved[:, :8].max()
+
+
+def as_before(path, leaf):
+    """Return the last axis against all others, for any leaf."""
+    return "i" * (leaf.ndim - 1) + "o" if leaf.ndim > 1 else None
+
+
+def both_ways(model, params, batch, steps=30):
+    """Return the last loss with the rule for axes, and with the last axis against all others."""
+    found = []
+    for axes in (None, as_before):
+        kind = ng.Kronecker(axes=axes)
+        opt = ng.kncg(model, ng.Categorical(), preconditioner=kind, average=None)
+        _, infos = trained(opt, params, batch, steps)
+        found.append(np.asarray([info.loss for info in infos]))
+    return found
+
+
+@pytest.mark.long
+def test_an_equinox_convolution_learns_faster_than_with_another_split():
+    first, second, last = jax.random.split(jax.random.key(0), 3)
+    net = [
+        eqx.nn.Conv2d(2, 6, 4, key=first),
+        eqx.nn.Conv2d(6, 6, 4, key=second),
+        eqx.nn.Linear(6, 4, key=last),
+    ]
+    params, static = eqx.partition(net, eqx.is_array)
+
+    def model(params, inputs):
+        one, two, three = eqx.combine(params, static)
+        return jax.vmap(lambda x: three(jnp.tanh(two(jnp.tanh(one(x)))).mean(axis=(1, 2))))(inputs)
+
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(4, 2, 3, 3))
+    labels = rng.integers(0, 4, size=200)
+    # Neighbouring pixels are alike, as in photographs.
+    x = 2 * np.cumsum(np.cumsum(rng.normal(size=(200, 2, 8, 8)), axis=2), axis=3) / 8
+    for picture, label in zip(x, labels, strict=True):
+        at = rng.integers(0, 6, size=2)
+        picture[:, at[0] : at[0] + 3, at[1] : at[1] + 3] += 2 * patterns[label]
+    own, other = both_ways(model, params, (jnp.asarray(x), jnp.asarray(labels)))
+    assert np.isfinite(own).all()
+    assert own[-1] < other[-1] < other[0]
+
+
+@pytest.mark.long
+def test_a_tiny_transformer_learns_faster_than_with_another_split():
+    words, width, heads, length = 11, 16, 2, 6
+    rng = np.random.default_rng(0)
+
+    def normal(*shape, fan):
+        return jnp.asarray(rng.normal(size=shape) / fan**0.5)
+
+    params = {
+        "embed": normal(words + 2, width, fan=width),
+        "places": normal(length, width, fan=width),
+        "qkv": normal(width, 3, heads, width // heads, fan=width),
+        "out": normal(heads, width // heads, width, fan=width),
+        "scale": jnp.ones(width),
+        "up": normal(width, 32, fan=width),
+        "down": normal(32, width, fan=32),
+    }
+
+    def normalized(scale, values):
+        return scale * values / jnp.sqrt(jnp.mean(values**2, axis=-1, keepdims=True) + 1e-5)
+
+    def model(params, tokens):
+        values = params["embed"][tokens] + params["places"]
+        seen = normalized(params["scale"], values)
+        query, keys, read = jnp.einsum("btd,dchk->cbhtk", seen, params["qkv"])
+        scores = jnp.einsum("bhtk,bhsk->bhts", query, keys) / (width // heads) ** 0.5
+        shares = jax.nn.softmax(jnp.where(np.tril(np.ones((length, length), bool)), scores, -1e9))
+        values = values + jnp.einsum("bhts,bhsk,hkd->btd", shares, read, params["out"])
+        values = values + jnp.tanh(values @ params["up"]) @ params["down"]
+        return normalized(params["scale"], values) @ params["embed"].T
+
+    tokens = rng.integers(0, words, size=(128, length + 1))
+    # The word after next is the sum of the last two.
+    for place in range(2, length + 1):
+        tokens[:, place] = (tokens[:, place - 1] + tokens[:, place - 2]) % words
+    own, other = both_ways(model, params, (jnp.asarray(tokens[:, :-1]), jnp.asarray(tokens[:, 1:])), 60)
+    assert np.isfinite(own).all()
+    assert own[-1] < other[-1] < other[0]

@@ -113,8 +113,8 @@ class Kronecker(Preconditioner):
     """Columns that stand for a score's other side in its Gram matrices: (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I, unbiased and many
     times cheaper. Each is the sum of some of the score's, with random signs; sides no wider than this lose nothing."""
     uneven: float | None = None
-    """P = L ⊗ R / τ + λS: inputs so many times larger or smaller than is usual in their leaf, in mean square, are
-    damped in units of their own. None damps by λI, which is what a solver needs; `ng.kncg` has 10."""
+    """P = L ⊗ R / τ + λS: where a leaf's inputs differ by more than this factor, in mean square, each is damped in
+    units of its own. None damps by λI, which is what a solver needs; `ng.kncg` has 200."""
     axes: Axes | None = None
     """What the axes of leaves are, where it is not as above: `axes(path, leaf)` returns one letter per axis, "i" for
     inputs, "o" for units, "s" for a stack of layers with factors of their own. None leaves a leaf to the rule. Layers
@@ -324,21 +324,21 @@ def _peak(sides: Sides, found: Array) -> Array | None:
 
 
 def _scale(sides: Sides, inputs: np.ndarray, uneven: Any) -> Array:
-    """Return √S: 1 for units, for inputs like the others, and for those never seen.
+    """Return √S: 1 for units, for inputs never seen, and where a leaf's inputs are alike; else S = p / m.
 
-    Marquardt (1963) damps every parameter in units of its own curvature, S = diag L: then it makes no difference to
-    divide a column of the inputs by ten and multiply its weights by ten. Here that holds for inputs whose peaks p stand
-    out from their geometric mean m: S = p / (m · uneven) above m · uneven, p · uneven / m below m / uneven. An input
-    that is mostly 0 is rare, not small: its mean is small, but its peak is like the others', and so are its steps.
+    p are the inputs' peaks, m is their geometric mean. Inputs are alike if the standard deviation of log p is at most
+    log(uneven). Marquardt (1963) damps every parameter in units of its own curvature, S = diag L: then it makes no
+    difference to divide a column of the inputs by ten and multiply its weights by ten. Peaks say how large an input is,
+    where the diagonal says how often, too: one that is mostly 0 must not get giant steps when it is not.
     """
     assert sides.peak is not None
     peak = sides.peak
     seen = inputs & (peak > UNSEEN * jnp.max(peak, axis=1, keepdims=True, where=inputs, initial=0))
-    logs = jnp.log(jnp.where(seen, peak, 1))
     count = jnp.maximum(jnp.sum(seen, axis=1, keepdims=True, dtype=peak.dtype), 1)
-    logs -= jnp.sum(logs, axis=1, keepdims=True) / count
-    limit = jnp.log(jnp.asarray(uneven, peak.dtype))
-    return jnp.where(seen, jnp.exp((logs - jnp.clip(logs, -limit, limit)) / 2), 1)
+    logs = jnp.log(jnp.where(seen, peak, 1))
+    logs = jnp.where(seen, logs - jnp.sum(logs, axis=1, keepdims=True) / count, 0)
+    spread = jnp.sqrt(jnp.sum(logs**2, axis=1, keepdims=True) / count)
+    return jnp.where(spread > jnp.log(jnp.asarray(uneven, peak.dtype)), jnp.exp(logs / 2), 1)
 
 
 def _is_finite(memory: Memory) -> Array:

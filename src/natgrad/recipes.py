@@ -55,8 +55,8 @@ from natgrad.tree import Tree
 
 LEAST = 5e-3
 """KNCG's λ stops falling at this part of ‖g‖ / ‖θ‖, by measurement on ten problems."""
-UNEVEN = 100.0
-"""KNCG damps inputs in units of their own where they stand out by so much, by measurement on the same problems."""
+UNEVEN = 200.0
+"""KNCG damps inputs in units of their own where they differ by so much in mean square, by the same measurements."""
 Rate = float | Callable[[Any], Any]
 Objective = Callable[[Tree, Tree], Array]
 
@@ -176,7 +176,7 @@ def kncg(
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean.
-        preconditioner: Default `Kronecker(uneven=100)`: inputs of very different scales are damped in units of their own.
+        preconditioner: Default `Kronecker(uneven=200)`: inputs of very different scales have units of their own.
         metric: Default `Fisher()`.
         damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% to 6% per step to 0.005 ‖g‖ / ‖θ‖.
             `LevenbergMarquardt("calibrate", lower_by=0.98, least=0.005)` looks for its own first λ.
