@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import natgrad as ng
+from natgrad.arranged import arranged
 from natgrad.here import Here
-from natgrad.kronecker import Memory, Sides, Vectors, _arranged, _rebased
+from natgrad.kronecker import Memory, Sides, Vectors, _rebased
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -33,26 +34,28 @@ def params():
     }
 
 
-def sides_of(memory, theta, limit=2048, rank=128):
-    """Return each leaf's left and right side, in the order of the leaves; for a vector None and its diagonal.
+def sides_of(memory, theta, limit=2048, rank=128, axes=None):
+    """Return each matrix's sides, inputs and units, in the order of the leaves; for a vector None and its diagonal.
 
     Factors are cut to the side's own length, and the rows of bases.
     """
     found = {}
-    arranged = _arranged(theta, limit, rank)
-    for group in arranged.groups:
-        members = zip(group.leaves, group.turned, group.shapes, strict=True)
-        for place, (number, turned, shape) in enumerate(members):
+    whole = arranged(theta, limit, rank, axes)
+    for group in whole.groups:
+        matrices = [(member, layer) for member in group.members for layer in range(member.layers)]
+        for place, (member, layer) in enumerate(matrices):
             both = [
                 cut(
                     jax.tree.map(lambda leaf, at=slot.start + place: leaf[at], memory.sides[slot.stack]), size
                 )
-                for slot, size in zip((group.left, group.right), shape, strict=True)
+                for slot, size in zip((group.left, group.right), member.shape, strict=True)
             ]
-            found[number] = tuple(both[::-1] if turned else both)
-    for row, vectors in zip(arranged.rows, memory.vectors, strict=True):
+            found[member.leaf, layer] = tuple(both[::-1] if member.turned else both)
+    for row, vectors in zip(whole.rows, memory.vectors, strict=True):
         parts = np.split(np.asarray(vectors.diagonal), np.cumsum(row.sizes)[:-1])
-        found.update({number: (None, Sides(part)) for number, part in zip(row.leaves, parts, strict=True)})
+        found.update(
+            {(number, 0): (None, Sides(part)) for number, part in zip(row.leaves, parts, strict=True)}
+        )
     return [found[number] for number in sorted(found)]
 
 

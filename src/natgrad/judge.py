@@ -128,8 +128,8 @@ def fresh(loss: Array, last: LastStep) -> Array:
 
 
 def _share(here: Here, proposal: Proposal) -> Array:
-    """Return λ‖n‖² / gᵀn for the first row n: λ's part in nᵀ(F + λI)n, if n solves (F + λI)n = g; 0 for no row."""
-    length = tree.norm(tree.first(proposal.rows))
+    """Return λ‖s∘n‖² / gᵀn for the first row n: λ's part in nᵀ(F + λS)n, if n solves (F + λS)n = g; 0 for no row."""
+    length = tree.norm(tree.first(proposal.scaled))
     slope = jnp.abs(proposal.slopes[0])
     # In this order: the square of a length may be too small for its dtype.
     return jnp.where(slope > 0, here.damping * length * (length / jnp.where(slope > 0, slope, 1)), 0)

@@ -7,14 +7,9 @@ For a leaf W seen as a matrix, and D_i the score of example i back-propagated fr
 For a dense layer D = a bᵀ, so these are K-FAC's factors under K-FAC's own assumption (Martens & Grosse 2015). Only the
 leaf's own gradient is looked at, so any model and any sharing of weights will do (Ren & Goldfarb 2021). In the
 eigenbases of L and R the damped inverse is a division: λ may change with no factor inverted again.
-
-The program grows with the number of different shapes, not of leaves. Leaves of one shape form a group, and sides of one
-length, whichever leaf they belong to, a stack. Each is one product with a leading axis. Short sides are padded to one
-length where that costs little, and all vectors lie end to end.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,20 +20,23 @@ import numpy as np
 from jax import Array
 
 from natgrad import orthogonal, tree
+from natgrad.arranged import Arranged, Axes, Length, arranged
 from natgrad.here import Here, Use
 from natgrad.packed import on_leaves, unpacked
 from natgrad.part import require
 from natgrad.precondition import Inverse, Preconditioner
 from natgrad.tree import Tree
 
+UNSEEN = 1e-12
+"""An input whose peak is below this part of the highest counts as never seen."""
+FADING = 0.99
+"""What is left of a peak after one more refresh."""
 FLOOR = 1e-4
 """The least entry of P, as a part of a leaf's mean curvature."""
 TURNS = 3
 """Of orthogonal iteration, each time the bases are renewed."""
 EARLY_TURNS = 10
 """The same, before the first regular renewal: the bases start from nothing."""
-PADDING = 8
-"""Padding of short sides may add one part in so many to the cost of new bases, or whatever a side of 64 costs."""
 
 
 class Sides(NamedTuple):
@@ -55,6 +53,10 @@ class Sides(NamedTuple):
     """The factors' diagonals in these bases."""
     rest: Array | None = None
     """The means of the eigenvalues outside the bases; None where the bases are whole."""
+    peak: Array | None = None
+    """(count, n), the largest that a group of examples has added to the factors' diagonals of late."""
+    scale: Array | None = None
+    """(count, n): bases and values are those of the factors divided by it on both sides. None without scaling."""
 
 
 class Vectors(NamedTuple):
@@ -77,95 +79,17 @@ class Memory(NamedTuple):
     """One per dtype."""
 
 
-class Slot(NamedTuple):
-    """Where the sides of a group are."""
-
-    stack: int
-    start: int
-    stop: int
-
-    def of(self, stacks: Sequence[Any]) -> Any:
-        """Return this part of a stack."""
-        whole = stacks[self.stack]
-        if self == (self.stack, 0, jax.tree.leaves(whole)[0].shape[0]):
-            return whole
-        return jax.tree.map(lambda leaf: leaf[self.start : self.stop], whole)
-
-
-class Group(NamedTuple):
-    """Leaves seen as matrices of one shape, some of them padded; those with more columns than rows are transposed."""
-
-    leaves: list[int]
-    """Their places in `jax.tree.leaves`."""
-    turned: list[bool]
-    """Whether they are transposed."""
-    shapes: list[tuple[int, int]]
-    """Their own shapes, as matrices."""
-    shape: tuple[int, int]
-    left: Slot
-    right: Slot
-
-    def matrices(self, leaves: Sequence[Array]) -> Array:
-        """Return the leaves of the group as matrices, stacked."""
-        parts = zip(self.leaves, self.turned, self.shapes, strict=True)
-        return jnp.stack([_seen_as(self.shape, leaves[number], turned, own) for number, turned, own in parts])
-
-    def put(self, matrices: Array, leaves: list[Array]) -> None:
-        """Put the matrices where the leaves are."""
-        parts = zip(matrices, self.leaves, self.turned, self.shapes, strict=True)
-        for matrix, number, turned, (rows, columns) in parts:
-            own = matrix[:rows, :columns]
-            leaves[number] = (own.T if turned else own).reshape(leaves[number].shape)
-
-
-class Row(NamedTuple):
-    """Vectors of one dtype."""
-
-    leaves: list[int]
-    """Their places in `jax.tree.leaves`."""
-    sizes: list[int]
-    dtype: Any
-
-    def joined(self, leaves: Sequence[Array]) -> Array:
-        """Return the vectors end to end."""
-        return jnp.concatenate([leaves[number].reshape(-1) for number in self.leaves])
-
-    def put(self, flat: Array, leaves: list[Array]) -> None:
-        """Put the parts where the leaves are."""
-        parts = jnp.split(flat, np.cumsum(self.sizes)[:-1])
-        for part, number in zip(parts, self.leaves, strict=True):
-            leaves[number] = part.reshape(leaves[number].shape)
-
-    def means(self, flat: Array) -> Array:
-        """Return for each entry the mean of its vector."""
-        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
-        sums = jax.ops.segment_sum(flat, owner, len(self.sizes), indices_are_sorted=True)
-        return (sums / np.asarray(self.sizes, flat.dtype))[owner]
-
-
-class Length(NamedTuple):
-    """What sides of one stack have in common."""
-
-    size: int
-    dense: bool
-    dtype: Any
-
-
-class Arranged(NamedTuple):
-    """The leaves in groups, and what the stacks hold that their sides are in. An empty leaf is in none."""
-
-    groups: list[Group]
-    rows: list[Row]
-    lengths: list[Length]
-    counts: list[int]
-
-
 @dataclass(frozen=True)
 class Kronecker(Preconditioner):
     """P = L ⊗ R / τ + λI for every leaf, no eigenvalue below 1e-4 of their mean; vectors get their diagonal.
 
     The factors are averages over steps of Σ_b S_b S_bᵀ and Σ_b S_bᵀ S_b, S_b the summed scores of one of `blocks`
     groups of the metric's examples, with random signs: unbiased, one backward pass, no gradient of a single example.
+
+    A leaf is read as inputs × units, (in, …, in, out): dense layers and convolutions of Flax and Haiku, attention's
+    (heads, k, d), embeddings (rows, d). One called `weight`, as in Equinox and PyTorch, is read as (out, in, …, in).
+    One of three axes or more whose first is longer than every other is read as (in, out, …, out): attention's
+    (d, heads, k). `axes` says otherwise.
 
     Memory: n² numbers for a side of n up to `limit`. That is about the parameters' own where a leaf's sides are alike;
     of a leaf (2000, 10) it is 200 times the leaf, and a smaller `limit` gives its long side a diagonal.
@@ -188,6 +112,14 @@ class Kronecker(Preconditioner):
     sketch: int = 8
     """Columns that stand for a score's other side in its Gram matrices: (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I, unbiased and many
     times cheaper. Each is the sum of some of the score's, with random signs; sides no wider than this lose nothing."""
+    uneven: float | None = None
+    """P = L ⊗ R / τ + λS: where a leaf's inputs differ by more than this factor, in mean square, each is damped in
+    units of its own. None damps by λI, which is what a solver needs; `ng.kncg` has 200."""
+    axes: Axes | None = None
+    """What the axes of leaves are, where it is not as above: `axes(path, leaf)` returns one letter per axis, "i" for
+    inputs, "o" for units, "s" for a stack of layers with factors of their own. None leaves a leaf to the rule. Layers
+    stacked for a scan: `lambda path, leaf: "sio" if leaf.ndim == 3 else None`. A leaf without an "i" or without
+    an "o" gets its diagonal, as vectors do."""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "refresh", "rebase", "limit", "rank", "sketch"):
@@ -195,6 +127,10 @@ class Kronecker(Preconditioner):
                 raise ValueError(f"Kronecker({name}={getattr(self, name)}): give a positive number.")
         if self.size is not None and self.size < 1:
             raise ValueError(f"Kronecker(size={self.size}): give a positive number of examples, or None.")
+        require(
+            lambda: self.uneven is None or self.uneven >= 1,
+            f"Kronecker(uneven={self.uneven}): give a number from 1, or None.",
+        )
         require(lambda: 0 <= self.decay < 1, f"Kronecker(decay={self.decay}): give a number in [0, 1).")
 
     def init(self, theta: Tree) -> Memory:
@@ -210,21 +146,24 @@ class Kronecker(Preconditioner):
         sound = tree.is_finite(here.gradient)
         refresh, rebase = _turn(here.steps, self.refresh) & sound, _turn(here.steps, self.rebase) & sound
 
-        memory = _renewed(refresh, partial(self._measured, here), memory, but="basis")
+        memory = _renewed(refresh, partial(self._refreshed, here), memory, but="basis")
         turns = jnp.where(here.steps < self.rebase, EARLY_TURNS, TURNS)
-        memory = _renewed(rebase, partial(_rebased, turns), memory, but="factor")
+        scaled = partial(self._scaled, here.gradient)
+        memory = _renewed(rebase, lambda memory: _rebased(turns, scaled(memory)), memory, but="factor")
         divided = self._divider(memory, here.gradient, here.shift)
         # A branch, for the sake of what comes after. XLA compiles equal kernels once, but those that read a part of a
         # stack are all different: the end of a branch keeps the parts out of them.
         return lambda r: jax.lax.cond(sound, divided, lambda r: r, r), memory
 
     def _arranged(self, theta: Tree) -> Arranged:
-        return _arranged(theta, self.limit, self.rank)
+        return arranged(theta, self.limit, self.rank, self.axes)
 
     def _empty(self, length: Length, count: int) -> Sides:
         size, _, dtype = length
+        row = jnp.zeros((count, size), dtype)
+        scaling = (None, None) if self.uneven is None else (row, row + 1)
         if not length.dense:
-            return Sides(jnp.zeros((count, size), dtype))
+            return Sides(row, None, None, None, *scaling)
         rank = min(self.rank, size)
         # A basis of some eigenvectors turns into the foremost ones only if it is orthogonal to none of them.
         start = jnp.eye(size, dtype=dtype) if rank == size else orthogonal.spread(size, rank, dtype)
@@ -233,7 +172,42 @@ class Kronecker(Preconditioner):
             jnp.array(jnp.broadcast_to(start, (count, size, rank))),
             jnp.zeros((count, rank), dtype),
             None if rank == size else jnp.zeros(count, dtype),
+            *scaling,
         )
+
+    def _scaled(self, like: Tree, memory: Memory) -> Memory:
+        """Return the memory with the scales of now, for new bases."""
+        if self.uneven is None:
+            return memory
+        each = zip(memory.sides, self._arranged(like).inputs, strict=True)
+        return memory._replace(sides=tuple(s._replace(scale=_scale(s, own, self.uneven)) for s, own in each))
+
+    def scale(self, memory: Memory, like: Tree) -> Tree:
+        """Return √S for every parameter."""
+        if self.uneven is None:
+            return None
+
+        def spread(like: Tree) -> Tree:
+            leaves, structure = jax.tree.flatten(jax.tree.map(jnp.ones_like, like))
+            scales = [sides.scale for sides in memory.sides]
+            for group in self._arranged(like).groups:
+                left, right = group.left.of(scales), group.right.of(scales)
+                group.put(left[:, :, None] * right[:, None, :], leaves)
+            return jax.tree.unflatten(structure, leaves)
+
+        return on_leaves(spread, like)
+
+    def _refreshed(self, here: Here, memory: Memory) -> Memory:
+        """Return the averages with this step's scores in them. The first ones only tell scales, and are taken again."""
+        if self.uneven is None:
+            return self._measured(here, memory)
+        first = memory.mass == 0
+
+        def once(_: Any, memory: Memory) -> Memory:
+            anew = self._scaled(here.gradient, memory)._replace(mass=jnp.zeros_like(memory.mass))
+            return self._measured(here, tree.where(first, anew, memory))
+
+        return jax.lax.fori_loop(0, jnp.where(first, 2, 1), once, memory)
 
     def _measured(self, here: Here, memory: Memory) -> Memory:
         """Return the averages with this step's scores in them."""
@@ -241,6 +215,7 @@ class Kronecker(Preconditioner):
         groups, rows, lengths, _ = self._arranged(here.gradient)
         widest = max((max(group.shape) for group in groups), default=1)
         columns = min(self.sketch, widest)
+        scales = [sides.scale for sides in memory.sides]
 
         def measure(key: Array, score: Tree) -> tuple[Tree, Tree]:
             leaves = jax.tree.leaves(unpacked(score))
@@ -249,12 +224,13 @@ class Kronecker(Preconditioner):
             sketches: list[list[Array]] = [[] for _ in lengths]
             for group in groups:
                 matrices = group.matrices(leaves)
-                for side, slot in enumerate((group.left, group.right)):
+                for side, (slot, other) in enumerate(((group.left, group.right), (group.right, group.left))):
+                    own = _divided(matrices, other.of(scales), 1 - side)
                     if lengths[slot.stack].dense:
                         omega = _omega(signs[side, : group.shape[1 - side]], columns, matrices.dtype)
-                        sketches[slot.stack].append(_sketched(matrices, omega, side))
+                        sketches[slot.stack].append(_sketched(own, omega, side))
                     else:
-                        sums[slot.stack].append(jnp.sum(matrices * matrices, axis=2 - side))
+                        sums[slot.stack].append(jnp.sum(own * own, axis=2 - side))
             squares = [row.joined(leaves) ** 2 for row in rows]
             return ([_joined(part) for part in sums], squares), [_joined(part) for part in sketches]
 
@@ -296,70 +272,10 @@ class Kronecker(Preconditioner):
                 row.put(flat / jnp.maximum(vectors.diagonal + shift.astype(flat.dtype), least), leaves)
             for group in groups:
                 left, right = group.left.of(spectra), group.right.of(spectra)
-                group.put(_solved(shift, group.matrices(leaves), group.shapes, left, right), leaves)
+                group.put(_solved(shift, group.matrices(leaves), group.sizes, left, right), leaves)
             return jax.tree.unflatten(structure, leaves)
 
         return partial(on_leaves, divide)
-
-
-def _arranged(theta: Tree, limit: int, rank: int) -> Arranged:
-    vectors: dict[Any, Row] = {}
-    matrices = []
-    for number, leaf in enumerate(jax.tree.leaves(unpacked(theta))):
-        if not leaf.size:
-            continue
-        if leaf.ndim < 2:
-            row = vectors.setdefault(leaf.dtype, Row([], [], leaf.dtype))
-            row.leaves.append(number)
-            row.sizes.append(leaf.size)
-            continue
-        # Fan-in in rows, units in columns.
-        shape = math.prod(leaf.shape[:-1]), leaf.shape[-1]
-        turned = shape[0] < shape[1]
-        matrices.append((number, turned, shape[::-1] if turned else shape, leaf.dtype))
-
-    every = [(size, dtype) for _, _, shape, dtype in matrices for size in shape if size <= limit]
-    padded = {
-        (size, dtype): length
-        for dtype in dict(every).values()
-        for size, length in _padded([n for n, own in every if own == dtype], rank).items()
-    }
-    alike: dict[tuple[Length, Length], list[tuple[int, bool, tuple[int, int]]]] = {}
-    for number, turned, shape, dtype in matrices:
-        left, right = (Length(padded.get((size, dtype), size), size <= limit, dtype) for size in shape)
-        alike.setdefault((left, right), []).append((number, turned, shape))
-    counts: dict[Length, int] = {}
-
-    def slot(length: Length, count: int) -> Slot:
-        start = counts.get(length, 0)
-        counts[length] = start + count
-        return Slot(list(counts).index(length), start, start + count)
-
-    groups = []
-    for (left, right), members in alike.items():
-        leaves, turns, shapes = map(list, zip(*members, strict=True))
-        both = slot(left, len(leaves)), slot(right, len(leaves))
-        groups.append(Group(leaves, turns, shapes, (left.size, right.size), *both))
-    return Arranged(groups, list(vectors.values()), list(counts), list(counts.values()))
-
-
-def _padded(sizes: list[int], rank: int) -> dict[int, int]:
-    """Return for each size the length it is padded to: only where bases are whole, and where it costs little."""
-    spare = max(sum(n * n * min(n, rank) for n in sizes) // PADDING, 64**3)
-    lengths, longest = {}, 0
-    for size in sorted(set(sizes), reverse=True):
-        extra = sizes.count(size) * (longest**3 - size**3)
-        if longest and extra <= spare:
-            lengths[size], spare = longest, spare - extra
-        else:
-            lengths[size] = size
-            longest = size if size <= rank else 0
-    return lengths
-
-
-def _seen_as(shape: tuple[int, int], leaf: Array, turned: bool, own: tuple[int, int]) -> Array:
-    matrix = leaf.reshape(own[::-1]).T if turned else leaf.reshape(own)
-    return matrix if own == shape else jnp.pad(matrix, [(0, n - m) for n, m in zip(shape, own, strict=True)])
 
 
 def _omega(signs: Array, count: int, dtype: Any) -> Array:
@@ -389,14 +305,40 @@ def _averaged(sides: Sides, found: Array, share: Array) -> Sides:
     """Return the averages, moved by a share towards what was found: diagonals, or the rows of Gram matrices."""
     share = share.astype(found.dtype)
     if sides.basis is None or sides.values is None:
-        return Sides(sides.factor + share * (found - sides.factor))
+        factor = sides.factor + share * (found - sides.factor)
+        return sides._replace(factor=factor, peak=_peak(sides, found))
     # (blocks, members, columns, n) as it comes from the groups of examples.
     rows = found.swapaxes(0, 1).reshape(found.shape[1], -1, found.shape[3])
     factor = sides.factor + share * (tree.matmul(rows.mT, rows) - sides.factor)
     # The eigenvalues follow at every refresh, the basis only now and then.
-    seen = jnp.sum(tree.matmul(rows, sides.basis) ** 2, axis=1)
+    scaled = rows if sides.scale is None else rows / sides.scale[:, None]
+    seen = jnp.sum(tree.matmul(scaled, sides.basis) ** 2, axis=1)
     values = sides.values + share * (seen - sides.values)
-    return Sides(factor, sides.basis, values, _rest(sides, factor, values))
+    peak = None if sides.peak is None else _peak(sides, jnp.max(jnp.sum(found**2, axis=2), axis=0))
+    rest = _rest(sides, factor, values)
+    return sides._replace(factor=factor, values=values, rest=rest, peak=peak)
+
+
+def _peak(sides: Sides, found: Array) -> Array | None:
+    return None if sides.peak is None else jnp.maximum(FADING * sides.peak, found)
+
+
+def _scale(sides: Sides, inputs: np.ndarray, uneven: Any) -> Array:
+    """Return √S: 1 for units, for inputs never seen, and where a leaf's inputs are alike; else S = p / m.
+
+    p are the inputs' peaks, m is their geometric mean. Inputs are alike if the standard deviation of log p is at most
+    log(uneven). Marquardt (1963) damps every parameter in units of its own curvature, S = diag L: then it makes no
+    difference to divide a column of the inputs by ten and multiply its weights by ten. Peaks say how large an input is,
+    where the diagonal says how often, too: one that is mostly 0 must not get giant steps when it is not.
+    """
+    assert sides.peak is not None
+    peak = sides.peak
+    seen = inputs & (peak > UNSEEN * jnp.max(peak, axis=1, keepdims=True, where=inputs, initial=0))
+    count = jnp.maximum(jnp.sum(seen, axis=1, keepdims=True, dtype=peak.dtype), 1)
+    logs = jnp.log(jnp.where(seen, peak, 1))
+    logs = jnp.where(seen, logs - jnp.sum(logs, axis=1, keepdims=True) / count, 0)
+    spread = jnp.sqrt(jnp.sum(logs**2, axis=1, keepdims=True) / count)
+    return jnp.where(spread > jnp.log(jnp.asarray(uneven, peak.dtype)), jnp.exp(logs / 2), 1)
 
 
 def _is_finite(memory: Memory) -> Array:
@@ -435,14 +377,17 @@ def _rebased(turns: Array | int, memory: Memory) -> Memory:
     def rebase(sides: Sides) -> Sides:
         if sides.basis is None or sides.values is None:
             return sides
-        basis, values = orthogonal.iterated(sides.factor, sides.basis, turns)
+        factor = sides.factor
+        if sides.scale is not None:
+            factor = factor / sides.scale[:, :, None] / sides.scale[:, None]
+        basis, values = orthogonal.iterated(factor, sides.basis, turns)
         rest = _rest(sides, sides.factor, values)
         # Where a trace overflows, the basis stays, and old values keep the state finite.
         finite = jnp.isfinite(values[:, 0])
         values = jnp.where(finite[:, None], values, sides.values)
         if rest is not None and sides.rest is not None:
             rest = jnp.where(finite, rest, sides.rest)
-        return Sides(sides.factor, basis, values, rest)
+        return sides._replace(basis=basis, values=values, rest=rest)
 
     return memory._replace(sides=tuple(rebase(sides) for sides in memory.sides))
 
@@ -452,7 +397,10 @@ def _rest(sides: Sides, factor: Array, values: Array) -> Array | None:
     if sides.rest is None:
         return None
     outside = factor.shape[-1] - values.shape[-1]
-    return jnp.maximum(orthogonal.traces(factor) - jnp.sum(values, axis=1), 0) / outside
+    diagonal = orthogonal.diagonals(factor)
+    if sides.scale is not None:
+        diagonal = diagonal / sides.scale**2
+    return jnp.maximum(jnp.sum(diagonal, axis=1) - jnp.sum(values, axis=1), 0) / outside
 
 
 class Spectrum(NamedTuple):
@@ -462,11 +410,15 @@ class Spectrum(NamedTuple):
     values: Array
     """Those inside the bases and then, n times, the means of the others; not negative, and divided by `root`."""
     root: Array
-    """Of the traces."""
+    """Of the factors' traces."""
+    scale: Array | None
 
 
 def _spectrum(sides: Sides) -> Spectrum:
-    values = jnp.maximum(sides.factor if sides.values is None else sides.values, 0)
+    values = sides.values
+    if values is None:
+        values = sides.factor if sides.scale is None else sides.factor / sides.scale**2
+    values = jnp.maximum(values, 0)
     trace = jnp.sum(values, axis=1)
     if sides.rest is not None:
         size = sides.factor.shape[1]
@@ -475,22 +427,26 @@ def _spectrum(sides: Sides) -> Spectrum:
         values = jnp.concatenate([values, outside], axis=1)
     root = jnp.maximum(jnp.sqrt(trace), _tiny(trace))
     # a b / τ is finite where neither a b nor 1 / τ need be.
-    return Spectrum(sides.basis, values / root[:, None], root)
+    return Spectrum(sides.basis, values / root[:, None], root, sides.scale)
 
 
-def _solved(
-    shift: Array, matrices: Array, shapes: list[tuple[int, int]], left: Spectrum, right: Spectrum
-) -> Array:
-    """Return (L ⊗ R / τ + λI)⁻¹ r in the eigenbases."""
+def _solved(shift: Array, matrices: Array, sizes: list[int], left: Spectrum, right: Spectrum) -> Array:
+    """Return (L ⊗ R / τ + λS)⁻¹ r: divided by √S, solved in the eigenbases there, divided by √S."""
+    matrices = _divided(_divided(matrices, left.scale, 0), right.scale, 1)
     # The traces agree, but for the sketches.
     trace = left.root * right.root
     # Without damping, directions that no score has shown yet: not 0 next to the mean of those that were seen.
-    sizes = np.asarray([n * m for n, m in shapes], matrices.dtype)
-    least = jnp.maximum(FLOOR * trace / sizes, _tiny(matrices))
+    least = jnp.maximum(FLOOR * trace / np.asarray(sizes, matrices.dtype), _tiny(matrices))
     inside = _onto(right, _onto(left, matrices, 0), 1)
     curvature = left.values[:, :, None] * right.values[:, None, :] + shift.astype(matrices.dtype)
     divided = inside / jnp.maximum(curvature, least[:, None, None])
-    return _back(left, _back(right, divided, 1), 0)
+    solved = _back(left, _back(right, divided, 1), 0)
+    return _divided(_divided(solved, left.scale, 0), right.scale, 1)
+
+
+def _divided(matrices: Array, scale: Array | None, axis: int) -> Array:
+    """Return the matrices with their rows (axis 0) or columns (axis 1) divided by the scale, if there is one."""
+    return matrices if scale is None else matrices / jnp.expand_dims(scale, 2 - axis)
 
 
 def _tiny(like: Array) -> Any:

@@ -69,8 +69,12 @@ def iterated(matrix: Array, basis: Array, turns: Array | int) -> tuple[Array, Ar
 
 def traces(matrices: Array) -> Array:
     """Return the traces of matrices on a leading axis: `jnp.trace` would make a copy of each."""
-    size = matrices.shape[1]
-    return jnp.sum(matrices.reshape(len(matrices), -1)[:, :: size + 1], axis=1)
+    return jnp.sum(diagonals(matrices), axis=1)
+
+
+def diagonals(matrices: Array) -> Array:
+    """Return the diagonals of matrices on a leading axis."""
+    return matrices.reshape(len(matrices), -1)[:, :: matrices.shape[1] + 1]
 
 
 def _ordered(values: Array) -> Array:

@@ -30,6 +30,10 @@ class Preconditioner(Part):
         """
         raise NotImplementedError
 
+    def scale(self, memory: Tree, like: Tree) -> Tree:
+        """Return s, a tree like this one, where P damps by λ‖s∘d‖²; None, the default, for λ‖d‖²."""
+        return None
+
 
 @dataclass(frozen=True)
 class Identity(Preconditioner):

@@ -55,6 +55,8 @@ from natgrad.tree import Tree
 
 LEAST = 5e-3
 """KNCG's λ stops falling at this part of ‖g‖ / ‖θ‖, by measurement on ten problems."""
+UNEVEN = 200.0
+"""KNCG damps inputs in units of their own where they differ by so much in mean square, by the same measurements."""
 Rate = float | Callable[[Any], Any]
 Objective = Callable[[Tree, Tree], Array]
 
@@ -174,7 +176,7 @@ def kncg(
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean.
-        preconditioner: Default `Kronecker()`.
+        preconditioner: Default `Kronecker(uneven=200)`: inputs of very different scales have units of their own.
         metric: Default `Fisher()`.
         damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% to 6% per step to 0.005 ‖g‖ / ‖θ‖.
             `LevenbergMarquardt("calibrate", lower_by=0.98, least=0.005)` looks for its own first λ.
@@ -199,7 +201,9 @@ def kncg(
         floor = 1e-12 if floor is None else floor
         first = max(3e-3, floor) if isinstance(floor, (int, float)) else jnp.maximum(3e-3, floor)
         damping = LevenbergMarquardt(first, bounds=(floor, 1e12), lower_by=0.98, least=least)
-    rows = WithLastStep(Preconditioned(Kronecker() if preconditioner is None else preconditioner))
+    rows = WithLastStep(
+        Preconditioned(Kronecker(uneven=UNEVEN) if preconditioner is None else preconditioner)
+    )
     metric = Fisher() if metric is None else metric
     common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
     opt = Optimizer(model, likelihood, rows, QuadraticModel(), metric, damping, *common, probe)

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
 from natgrad.here import Here
 from natgrad.part import Part
 from natgrad.solve.result import Solution
-from natgrad.tree import Rows, Tree
+from natgrad.tree import Rows, Stack, Tree
 
 
 class SolverInfo(NamedTuple):
@@ -41,6 +43,16 @@ class Proposal(NamedTuple):
     """λ of each row, where every row has its own."""
     promises: Array | None = None
     """The change of the loss that each row promises, of rows that the quadratic model alone does not describe."""
+    scale: Tree = None
+    """s, where a row d is damped by λ‖s∘d‖²; None for λ‖d‖²."""
+
+    @property
+    def scaled(self) -> Rows:
+        """The rows times s: their lengths are what λ damps."""
+        if self.scale is None:
+            return self.rows
+        assert not isinstance(self.rows, Stack)
+        return tuple(jax.tree.map(jnp.multiply, self.scale, row) for row in self.rows)
 
     @classmethod
     def along(cls, here: Here, rows: Rows, memory: Tree = (), solver: SolverInfo | None = None) -> "Proposal":

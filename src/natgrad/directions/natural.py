@@ -76,6 +76,12 @@ class Preconditioned(Descent):
         inverse, memory = self.preconditioner.inverse(here, memory)
         return here.gradient if inverse is None else inverse(here.gradient), memory, None
 
+    def propose(self, here: Here, memory: Tree) -> Proposal:
+        """Return −n, and what P damps by."""
+        natural, memory, _ = self.natural(here, memory)
+        proposal = Proposal.along(here, (tree.scale(-1, natural),), memory)
+        return proposal._replace(scale=self.preconditioner.scale(memory, here.gradient))
+
     def forget(self, before: Tree, after: Tree) -> Tree:
         """Keep what the preconditioner measured."""
         return after

@@ -91,6 +91,8 @@ class KLRadius(Search):
 class QuadraticModel(Search):
     """z from the model of the loss itself: argmin c·z + ½ zᵀQz, Q = B(F + (λ + l2)I)Bᵀ, c = gᵀB.
 
+    Rows from a preconditioner with a `scale` have its λS in the place of λI.
+
     One JVP per row gives the exact metric on the subspace: no probe of the loss, no solve beyond rows × rows.
     """
 
@@ -101,7 +103,7 @@ class QuadraticModel(Search):
         """Return −Q⁻¹c, scaled to a unit diagonal first: the rows' lengths differ by orders of magnitude."""
         metric = metric_of(here, self)
         metric_part = metric.gram(proposal.rows)
-        model = metric_part + here.shift * tree.gram(proposal.rows)
+        model = metric_part + here.shift * tree.gram(proposal.scaled)
         scale = jnp.sqrt(jnp.diagonal(model))
         scale = jnp.where(scale == 0, 1, scale)
         values, vectors = eigenvectors(model / jnp.outer(scale, scale))
