@@ -8,6 +8,8 @@ import jax
 import numpy as np
 import pytest
 
+import natgrad as ng
+
 pytestmark = pytest.mark.usefixtures("fast_compile")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -51,8 +53,21 @@ def test_batch_norm_predicts_with_its_running_statistics():
 def test_dropout_steps_see_one_network_each():
     before, after, rhos = load("dropout").main(steps=12)
     assert after < 0.7 * before
-    # Were the two losses of ρ taken with different keys, ρ would be noise.
     assert 0.5 < min(rhos) <= max(rhos) < 1.3
+
+
+def test_dropout_takes_both_losses_with_the_steps_own_key():
+    example, key = load("dropout"), jax.random.key(5)
+    x = jax.random.normal(jax.random.key(0), (200, 2))
+    params, t = example.net.init(jax.random.key(1), x, train=False), (x[:, :1] > 0).astype(x.dtype)
+    opt = ng.kncg(example.model, ng.Bernoulli(), average=None)
+    after, _, info = opt.step(params, opt.init(params), (x, t), context=key)
+    for found, place in ((info.loss, params), (info.new_loss, after)):
+        own, other = (
+            float(np.mean(ng.Bernoulli().nll(example.model(place, x, each), t)))
+            for each in (key, jax.random.key(6))
+        )
+        assert abs(float(found) - own) < 0.05 * abs(own - other)
 
 
 def test_physics_runs():

@@ -83,4 +83,4 @@ def test_the_addition_task_is_learned_by_hessian_free():
         example.model, ng.Gaussian(), solver=ng.TruncatedCG(20), damping=ng.LevenbergMarquardt(0.1)
     )
     rows = example.train(opt, 30, 150, steps=25)
-    assert rows[-1, 2] < 0.9 * example.BLIND
+    assert rows[-1, 2] < 0.5 * example.BLIND
