@@ -22,7 +22,7 @@ METHODS = {method.name: method for method in CURVES.methods}
 CHANGES = (
     "data.train=24", "data.test=0", "model.encoder=[784, 3]", "evaluation_chunk=24", "sgd.batch=6", "ngd.batch=6",
     "ngd.metric_batch=6", "hf.part=6", "hf.maxiter=4", "ksd.part=6", "ksd.size=3", "full.maxiter=4", "ngd.maxiter=4",
-    "tonga.batch=6", "kncg.batch=6", "kncg.first=6", "kncg.part=4", "nesterov.batch=6", "adam.batch=6",
+    "tonga.batch=6", "kncg.batch=6", "kncg.first=6", "kncg.probe=4", "nesterov.batch=6", "adam.batch=6",
     "lbfgs.memory=3", "damping.initial=300",  # of so few cases; a first step that goes too far would be refused itself
 )  # fmt: skip
 VALUES = (np.nan, np.inf, -np.inf)

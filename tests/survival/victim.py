@@ -33,7 +33,7 @@ TRACE = "trace"
 CHANGES = (
     "data.train=40", "data.test=4", "model.encoder=[784, 3]", "budget.evaluations=10", "ngd.batch=10",
     "ngd.metric_batch=10", "hf.part=10", "ksd.part=10", "sgd.steps_per_call=1", "tonga.steps_per_call=1",
-    "adam.steps_per_call=1", "kncg.batch=10", "kncg.first=5", "kncg.part=4",
+    "adam.steps_per_call=1", "kncg.batch=10", "kncg.first=5", "kncg.probe=4",
 )  # fmt: skip
 ORDER_CHANGES = ("validation=32", "held_out=32", "match.trainings=1")
 """As many examples as in a block: one program draws them all."""

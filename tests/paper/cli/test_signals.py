@@ -194,7 +194,7 @@ def test_whatever_is_shown_in_ascii(invoke, tmp_path):
         ((*SHORT, "--out", tmp_path / "run"), "1 method ? 1 seed ? 12 iterations"),
         (("report", tmp_path / "run"), "report.html"),
         (("list",), "curves"),
-        (("list", "curves"), "1 seed ? 45 s"),
+        (("list", "curves"), "1 seed ? 15 s"),
         (("show", "curves", "small"), "budget.seconds"),
         (("tune", "sums", "sgd", "--preset", "smoke", "--grid", "sgd.rate=0.1"), "Best"),
         *(((name, "--help"), "Usage") for name in ("run", "report", "tune", "list", "show", "data")),

@@ -8,7 +8,8 @@ from natgrad_paper.training import log
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
-METHODS = ("sgd", "ngd", "ngd-l", "kncg")
+BATCH_MODE = ("ngd-l", "ncg-f", "ncg-l")
+METHODS = ("sgd", "ngd", *BATCH_MODE, "kncg")
 SMOKE = ("run", "curves", "--preset", "smoke")
 
 
@@ -37,7 +38,7 @@ def test_headers_say_what_a_figure_must(logs):
         assert 10 < header["plateau"]["squared_error"] < 15
         assert found.status == "finished"
         every = {"sgd", "ngd", "full", "kncg", "hf", "ksd", "tonga", "nesterov", "adam", "lbfgs"}
-        assert header["settings"].keys() & every == {"full" if name == "ngd-l" else name}
+        assert header["settings"].keys() & every == {"full" if name in BATCH_MODE else name}
 
 
 def test_every_method_learns_from_the_same_start(logs):
