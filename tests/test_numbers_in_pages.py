@@ -79,7 +79,7 @@ def test_results_are_small_and_hold_nothing_that_follows_from_the_logs():
         pytest.skip("no repository: what is committed is not known")
     files = [ROOT / line for line in listed.stdout.splitlines()]
     assert sum(path.stat().st_size for path in files) <= LARGEST
-    assert {path.suffix for path in files} <= {".gz", ".json", ".png", ".md", ".csv", ".txt"}
+    assert {path.suffix for path in files} <= {".xz", ".json", ".png", ".md", ".csv", ".txt"}
     for folder in folders():
         assert {"README.md", "figure.png"} <= {path.name for path in folder.iterdir()}
         assert f"]({folder.name})" in (RESULTS / "README.md").read_text()
@@ -90,7 +90,7 @@ def test_results_are_small_and_hold_nothing_that_follows_from_the_logs():
 )
 def test_an_archive_holds_logs_and_nothing_else(folder):
     assert (folder / "run.json").is_file()
-    with tarfile.open(folder / "logs.tar.gz") as archive:
+    with tarfile.open(folder / "logs.tar.xz") as archive:
         members = archive.getmembers()
         assert members
         for member in members:
@@ -110,8 +110,8 @@ def test_a_run_is_kept_byte_for_byte(tmp_path):
     (run / "run.json").write_text("{}")
     for target in ("one", "other"):
         tool["keep"](run, tmp_path / target)
-    with tarfile.open(tmp_path / "one" / "logs.tar.gz") as archive:
+    with tarfile.open(tmp_path / "one" / "logs.tar.xz") as archive:
         assert {member.name: archive.extractfile(member).read() for member in archive} == contents
-    assert (tmp_path / "one" / "logs.tar.gz").read_bytes() == (
-        tmp_path / "other" / "logs.tar.gz"
+    assert (tmp_path / "one" / "logs.tar.xz").read_bytes() == (
+        tmp_path / "other" / "logs.tar.xz"
     ).read_bytes()

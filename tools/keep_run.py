@@ -7,6 +7,7 @@ The README of a result is written by hand; `tools/fill_numbers.py` puts the numb
 
 import gzip
 import io
+import lzma
 import shutil
 import sys
 import tarfile
@@ -30,7 +31,7 @@ def pack(found: dict[str, bytes], archive: Path) -> None:
     """Write files into one archive, which depends on nothing but their names and bytes."""
     with (
         archive.open("wb") as stream,
-        gzip.GzipFile("", "wb", 9, stream, mtime=0) as packed,
+        lzma.open(stream, "wb", preset=9 | lzma.PRESET_EXTREME) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as files,
     ):
         for name, content in found.items():
@@ -53,7 +54,7 @@ def shrink(picture: Path, target: Path) -> None:
 def keep(run: Path, target: Path) -> None:
     """Keep a run in a folder of the results."""
     target.mkdir(parents=True, exist_ok=True)
-    pack(logs(run), target / "logs.tar.gz")
+    pack(logs(run), target / "logs.tar.xz")
     shutil.copyfile(run / "run.json", target / "run.json")
     pictures = list(run.glob("*.png"))
     if len(pictures) == 1:

@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import math
 import os
 import tarfile
@@ -26,7 +27,7 @@ from natgrad_paper.training.stopping import ROW, Stopped
 FORMAT = 2
 LONGEST = 1 << 28
 """Bytes that a log may have, unpacked."""
-PACKED = "logs.tar.gz"
+PACKED = "logs.tar.xz"
 """All logs of a run in one file."""
 WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table of fields"}
 FIELDS: dict[str, dict[str, type]] = {
@@ -206,9 +207,15 @@ def read_all(directory: Path) -> list[RunLog]:
     if not archive.is_file():
         raise UserError(f"{directory}: expected logs (*.jsonl) of a run, found none")
     try:
-        with tarfile.open(archive, "r:gz") as packed:
-            return [_read(raw, f"{archive}: {name}") for name, raw in _members(packed)]
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as problem:
+        with tarfile.open(archive, "r:xz") as packed:
+            found = [_read(raw, f"{archive}: {name}") for name, raw in _members(packed)]
+            assert packed.fileobj is not None
+            packed.fileobj.seek(packed.offset)
+            packed.fileobj.read(
+                tarfile.RECORDSIZE
+            )  # An archive that is cut off has no end, and says so here.
+            return found
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as problem:
         raise UserError(f"{archive}: expected an archive of logs, found none ({problem})") from None
 
 

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import lzma
 import math
 import os
 import tarfile
@@ -190,7 +191,7 @@ def test_all_logs_of_a_run_as_files_packed_or_in_one_archive(tmp_path):
     for path in (tmp_path / "run" / "logs").iterdir():
         (packed / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     (packed / "notes.txt").write_text("not a log")
-    with tarfile.open(archive / log.PACKED, "w:gz") as stream:
+    with tarfile.open(archive / log.PACKED, "w:xz") as stream:
         stream.add(tmp_path / "run" / "logs", "logs")
     assert log.read_all(tmp_path / "packed") == wanted
     assert log.read_all(archive) == wanted
@@ -199,7 +200,7 @@ def test_all_logs_of_a_run_as_files_packed_or_in_one_archive(tmp_path):
 
 def archive(path, *members):
     path.parent.mkdir(exist_ok=True)
-    with tarfile.open(path, "w:gz") as stream:
+    with tarfile.open(path, "w:xz") as stream:
         for name, content in members:
             member = tarfile.TarInfo(name)
             if isinstance(content, bytes):
@@ -230,7 +231,7 @@ def test_an_archive_is_read_and_never_unpacked(tmp_path, path, monkeypatch):
 def test_what_is_no_log_is_one_line(tmp_path, path):
     good = path.read_bytes()
     for name, content in (
-        ("absent", None), ("text", b"no archive"), ("empty", b""), ("gz", gzip.compress(b"no tar" * 99)),
+        ("absent", None), ("text", b"no archive"), ("empty", b""), ("xz", lzma.compress(b"no tar" * 99)),
         ("cut", archive(tmp_path / "whole" / log.PACKED, ("a.jsonl", good)).read_bytes()[:-40]),
     ):  # fmt: skip
         directory = tmp_path / name
