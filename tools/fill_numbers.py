@@ -20,13 +20,13 @@ import numpy as np
 from natgrad_paper import figures
 from natgrad_paper.report import claims, curves
 from natgrad_paper.report.load import Runs, read
-from natgrad_paper.report.views import SQUARED_ERROR, TEST_SQUARED_ERROR, Measure, Panel
+from natgrad_paper.report.views import CLOCK, SQUARED_ERROR, TEST_SQUARED_ERROR, Measure, Panel
 from natgrad_paper.training.log import RunLog, Status
 
 ROOT = Path(__file__).parents[1]
 PLACE = re.compile(r"(<!-- numbers: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 NONE, UNMEASURED = "–", "not measured"
-SECONDS = Panel(SQUARED_ERROR, "training_seconds")
+SECONDS = Panel(SQUARED_ERROR, CLOCK)
 STEPS = Panel(SQUARED_ERROR, "iteration")
 NAMES = {"natgrad.fast, averaged": "KNCG"}
 """What these pages call a contestant of the race."""
@@ -95,7 +95,7 @@ def race(folder: str, course: str, at: str, to: str) -> str:
 def head_to_head(folder: str, steps: str) -> str:
     """Errors at the end of the budget and after a few steps: means over seeds, and the range."""
     found, places = runs(folder), _numbers(steps)
-    end = curves.common(found.logs, "training_seconds") or 0.0
+    end = curves.common(found.logs, CLOCK) or 0.0
     head = [f"after {end:.3g} s", "steps in that time", *(f"after {step:g} steps" for step in places)]
     rows = []
     for name in found.methods:

@@ -78,9 +78,8 @@ class Preconditioned(Descent):
 
     def propose(self, here: Here, memory: Tree) -> Proposal:
         """Return −n, and what P damps by."""
-        natural, memory, _ = self.natural(here, memory)
-        proposal = Proposal.along(here, (tree.scale(-1, natural),), memory)
-        return proposal._replace(scale=self.preconditioner.scale(memory, here.gradient))
+        proposal = super().propose(here, memory)
+        return proposal._replace(scale=self.preconditioner.scale(proposal.memory, here.gradient))
 
     def forget(self, before: Tree, after: Tree) -> Tree:
         """Keep what the preconditioner measured."""

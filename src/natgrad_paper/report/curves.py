@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from natgrad_paper.report.load import Runs
-from natgrad_paper.report.views import Measure, Panel
+from natgrad_paper.report.views import CLOCK, Measure, Panel
 from natgrad_paper.training.log import RunLog
 
 FAR = 1.5
@@ -106,7 +106,7 @@ def time_to(log: RunLog, error: float, measure: Measure) -> float | None:
 
     Interpolated as it is drawn; after evaluations far apart, the time of the first that is so low.
     """
-    x, y = points(log, Panel(measure, "training_seconds"))
+    x, y = points(log, Panel(measure, CLOCK))
     below = np.flatnonzero(y <= error)
     if not len(below):
         return None

@@ -21,7 +21,7 @@ from natgrad_paper.report import provenance
 from natgrad_paper.report.claims import SEEDS, interval
 from natgrad_paper.report.curves import Line, line, pairs
 from natgrad_paper.report.load import Runs
-from natgrad_paper.report.views import AXES, Panel, View
+from natgrad_paper.report.views import AXES, CLOCK, Panel, View
 
 INK, SOFT, FAINT = "#222222", "#666666", "#eeeeee"
 STYLE = Path(__file__).with_name("style.mplstyle")
@@ -98,7 +98,7 @@ def draw(runs: Runs, view: View, groups: Titled = ()) -> Figure:
             axes[k].set_ylabel(panel.measure.title if k == 0 or not view.shared else "")
         label_ends(axes[-1], runs, drawn[-1], [each[:2] for lines in drawn for each in lines])
         title(figure, runs)
-        small_print(figure, runs, parts, "training_seconds" in view.axes)
+        small_print(figure, runs, parts, CLOCK in view.axes)
     return figure
 
 

@@ -11,12 +11,12 @@ from natgrad_paper.report.curves import common, error_at, time_to
 from natgrad_paper.report.figure import Group
 from natgrad_paper.report.load import KEYS, Runs
 from natgrad_paper.report.parts import Cell, Table
-from natgrad_paper.report.views import Measure, View
+from natgrad_paper.report.views import CLOCK, Measure, View
 from natgrad_paper.training.log import RunLog, Status
 
 CLOCKS = {"training_seconds": "training, s", "cpu_seconds": "processor, s", "evaluation_seconds": "evaluating, s",
           "compile_seconds": "compiling, s"}  # fmt: skip
-SECONDS = Measure("training_seconds", "seconds", "training time (s)")
+SECONDS = Measure(CLOCK, "seconds", "training time (s)")
 TARGETS = 4
 
 
@@ -47,7 +47,7 @@ def columns(runs: Runs, view: View) -> list[Column]:
             add(words, panel.measure, "not measured", partial(error_at, panel=panel, where=where))
     for measure in view.at_end:
         add(f"{measure.label} at the end", measure, "–", partial(_at_end, measure=measure))
-    for error in targets(every, view.main) if "training_seconds" in view.axes else ():
+    for error in targets(every, view.main) if CLOCK in view.axes else ():
         add(f"seconds to {error:g}", SECONDS, "–", partial(time_to, error=error, measure=view.main))
     return found
 

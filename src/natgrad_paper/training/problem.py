@@ -118,7 +118,7 @@ class Method:
     reads: tuple[str, ...] = ()
     """Further sections of the experiment's settings that it reads."""
     steps_per_call: Callable[[Any], int] = lambda settings: 1
-    """Most steps in one call of the compiled loop: above one where a step is shorter than Python's share in it."""
+    """The most steps per call of the compiled loop: above one where a step is shorter than Python's share in it."""
     about: str = ""
     on_host: bool = False
     """Whether its search runs on the host, so that its steps cannot be compiled whole."""

@@ -12,7 +12,7 @@ from natgrad_paper.figures.arena.methods import KNCG, RULER
 from natgrad_paper.figures.arena.scores import Times, median, scores
 from natgrad_paper.report.claims import SEEDS, Claim, Finding, Verdict, verdict_on
 from natgrad_paper.report.load import Runs
-from natgrad_paper.report.views import LINEAR, Measure, Panel, Scale, View
+from natgrad_paper.report.views import CLOCK, LINEAR, Measure, Panel, Scale, View
 
 TUNED = tuple(method.name for method in RULER)
 OURS = "Not the paper’s claim, but what somebody asks who has many kinds of models."
@@ -22,7 +22,7 @@ PLACES = 1.0
 """A method keeps its place if its mean place falls by less than this."""
 NO_TARGET = "no target yet"
 ALL = Measure(ERROR, "training error", "training error", LINEAR)
-VIEW = View((Panel(ALL, "training_seconds"),), (), "Error against training time, problem by problem")
+VIEW = View((Panel(ALL, CLOCK),), (), "Error against training time, problem by problem")
 RULE = (
     ("time", "to the target: seconds of training until the training error is first that low."),
     (

@@ -77,11 +77,15 @@ class Contest:
 
     def times(self, method: str, compiling: bool = False) -> dict[int, float]:
         """Return the seconds to the target, seed by seed; infinity where it was not reached."""
-        target, more = self.target, self.compiling(method) if compiling else 0.0
+        more = self.compiling(method) if compiling else 0.0
+        return {seed: time + more for seed, time in self.times_to(self.target, method, self.measure).items()}
+
+    def times_to(self, error: float | None, method: str, measure: Measure) -> dict[int, float]:
+        """Return the seconds of training to an error, seed by seed; infinity where it was not reached."""
         found = {}
         for log in self.logs[method]:
-            time = None if target is None else time_to(log, target, self.measure)
-            found[log.seed] = NEVER if time is None else time + more
+            time = None if error is None else time_to(log, error, measure)
+            found[log.seed] = NEVER if time is None else time
         return found
 
     def failures(self, method: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The figures and sections of the arena's page: scores, failures, problem by problem, sensitivity."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,11 +17,10 @@ from natgrad_paper.report.figure import SOFT, blank, draw_line, dress, small_pri
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Cell, Content, Part, Picture, Table, Words
 from natgrad_paper.report.tables import number, spread
-from natgrad_paper.report.views import Measure, Panel
+from natgrad_paper.report.views import CLOCK, Panel
 
 COLUMNS = 5
 MEASURES = "tools/measure_arena.py measures targets."
-SECONDS = Measure("training_seconds", "seconds", "seconds")
 CAPTION = (
     "Training error against seconds of training, without compiling and evaluating. Lines: mean over seeds, on the axis "
     "as drawn; bands: least to largest; dashed: tuned methods. Gray: the target, where one was measured."
@@ -30,21 +29,26 @@ CAPTION = (
 
 def draw(runs: Runs) -> Figure:
     """Return the figure: a small panel per problem, one line per method."""
+    return small_panels(runs, draw_contest, "The arena", COLUMNS)
+
+
+def small_panels(runs: Runs, draw_one: Callable[[Axes, Contest], None], name: str, columns: int) -> Figure:
+    """Return a figure with a small panel per problem, and the methods named beside them."""
     found = contests(runs)
-    rows = -(-len(found) // COLUMNS)
+    rows = -(-len(found) // columns)
     with styled():
         figure = blank(13, 1.6 + 2.5 * rows)
-        places = figure.subplots(rows, min(COLUMNS, len(found)), squeeze=False).flat
+        places = list(figure.subplots(rows, min(columns, len(found)), squeeze=False).flat)
         for contest, axes in zip(found, places, strict=False):
-            draw_contest(axes, contest)
+            draw_one(axes, contest)
             axes.set_title(contest.problem)
             axes.set_ylabel(contest.measure.title, fontsize=7.5)
             axes.tick_params(labelsize=7)
             axes.xaxis.label.set_size(8)
-        for axes in list(places)[len(found) :]:
+        for axes in places[len(found) :]:
             axes.remove()
         legend(figure, runs, beside=True)
-        title(figure, runs, "The arena")
+        title(figure, runs, name)
         small_print(figure, runs, timed=True)
     return figure
 
@@ -53,7 +57,7 @@ def draw_contest(axes: Axes, contest: Contest, compiling: bool = False) -> None:
     """Draw the training error of every method on a problem along training time, or with compiling counted."""
     axes.set_xscale("log")
     axes.set_yscale(contest.measure.scale.name)
-    panel = Panel(contest.measure, TOTAL if compiling else "training_seconds")
+    panel = Panel(contest.measure, TOTAL if compiling else CLOCK)
     for name in contest.logs:
         logs = contest.with_compiling(name) if compiling else contest.logs[name]
         found = line(logs, panel)
@@ -176,9 +180,18 @@ def time_cell(contest: Contest, method: str, compiling: bool) -> str | Cell:
     reached = [time for time in every if math.isfinite(time)]
     if math.isinf(median(every)):
         return Cell(failed(contest, method) or "missed", f"{len(reached)} of {len(every)}")
+    return median_cell(every)
+
+
+def median_cell(every: Sequence[float]) -> str | Cell:
+    """Return times of several seeds, some perhaps infinite: the median, the range, and how many are finite."""
+    reached = [time for time in every if math.isfinite(time)]
+    if not reached:
+        return "–"
     words = [f"({number(min(reached))}–{number(max(reached))})"] if len(reached) > 1 else []
     words += [f"{len(reached)} of {len(every)}"] if len(reached) < len(every) else []
-    return Cell(number(median(every)), ", ".join(words))
+    middle = median(every)
+    return Cell(number(middle) if math.isfinite(middle) else "–", ", ".join(words))
 
 
 def one(contest: Contest) -> list[Content]:

@@ -25,7 +25,8 @@ def drive(run: Run) -> list[str]:
         raise UserError("--methods: expected one that can run on these problems, found none")
     logs: list[RunLog] = []
     for entry, methods in contests:
-        logs += contest(run, entry, methods)
+        target = getattr(run.settings.targets, entry.name).on(entry.data["sha256"])
+        logs += contest(run, entry, methods, target)
     return failures([log for log in logs if not log.complete])
 
 
@@ -43,9 +44,8 @@ def competing(run: Run, entry: Entry) -> list[Method]:
     return found
 
 
-def contest(run: Run, entry: Entry, methods: list[Method]) -> list[RunLog]:
-    """Train the methods on a problem, and return their logs."""
-    target = getattr(run.settings.targets, entry.name).on(entry.data["sha256"])
+def contest(run: Run, entry: Entry, methods: list[Method], target: float | None = None) -> list[RunLog]:
+    """Train the methods on a problem in turns, and return their logs."""
     facts, own = entry.facts(target), replace(entry, data=run.problem.data)
     logs: list[RunLog] = []
     with precise(entry):

@@ -9,9 +9,8 @@ from natgrad_paper.figures.arena.contests import Contest, contests
 from natgrad_paper.figures.arena.entry import ERROR
 from natgrad_paper.figures.pinn.methods import OURS
 from natgrad_paper.report.claims import SEEDS, Claim, Finding, Verdict
-from natgrad_paper.report.curves import time_to
 from natgrad_paper.report.load import Runs
-from natgrad_paper.report.views import Measure, Panel, View
+from natgrad_paper.report.views import CLOCK, Measure, Panel, View
 
 GOALS: dict[str, tuple[tuple[float, float], ...]] = {
     "p1": ((1e-5, 20.0), (1e-7, 200.0)),
@@ -26,9 +25,7 @@ GOALS: dict[str, tuple[tuple[float, float], ...]] = {
 STUCK = 0.05
 """A run is stuck whose error is larger at its end: it has not found the solution's shape."""
 MEASURE = Measure(ERROR, "error", "relative L2 error")
-VIEW = View(
-    (Panel(MEASURE, "training_seconds"),), (), "Error against seconds of training, equation by equation"
-)
+VIEW = View((Panel(MEASURE, CLOCK),), (), "Error against seconds of training, equation by equation")
 RULE = (
     ("time", "seconds of training until the error is first that low, without compiling and evaluating."),
     ("in time", f"holds if the median over at least {SEEDS} seeds is no longer than the goal. A seed that never "
@@ -36,12 +33,6 @@ RULE = (
     ("stuck", f"is a training whose error is above {STUCK:g} at its end, or that met NaN or infinity to the end."),
     ("not decided", f"with fewer than {SEEDS} seeds."),
 )  # fmt: skip
-
-
-def times(contest: Contest, method: str, error: float) -> list[float]:
-    """Return the seconds to an error, one per seed; infinity where it was not reached."""
-    found = (time_to(log, error, MEASURE) for log in contest.logs.get(method, ()))
-    return [math.inf if time is None else time for time in found]
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,7 @@ class InTime:
         return [self._to(contest, *goal) for goal in GOALS[self.problem]]
 
     def _to(self, contest: Contest, error: float, seconds: float) -> Finding:
-        found = times(contest, self.method, error)
+        found = list(contest.times_to(error, self.method, MEASURE).values())
         middle, reached = float(np.median(found)), sum(map(math.isfinite, found))
         shown = f"{middle:.3g} s" if math.isfinite(middle) else "never"
         words = f"{self.problem}: {error:g} after {shown}, goal {seconds:g} s; {reached} of {len(found)} seeds reach it"

@@ -8,14 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from natgrad_paper.figures.arena.contests import Contest, contests
-from natgrad_paper.figures.pinn.claims import GOALS, VIEW, times
+from natgrad_paper.figures.arena.panels import median_cell, small_panels
+from natgrad_paper.figures.pinn.claims import GOALS, VIEW
 from natgrad_paper.figures.pinn.equations import EQUATIONS
 from natgrad_paper.figures.pinn.published import curves, sources
 from natgrad_paper.report.curves import line
-from natgrad_paper.report.figure import SOFT, blank, draw_line, dress, small_print, styled, title
+from natgrad_paper.report.figure import SOFT, draw_line, dress
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Cell, Part, Table, Words
-from natgrad_paper.report.tables import number
 
 COLUMNS = 4
 LEVELS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
@@ -28,21 +28,7 @@ CAPTION = (
 
 def draw(runs: Runs) -> Figure:
     """Return the figure."""
-    found = contests(runs)
-    rows = -(-len(found) // COLUMNS)
-    with styled():
-        figure = blank(13, 1.8 + 2.7 * rows)
-        places = list(figure.subplots(rows, min(COLUMNS, len(found)), squeeze=False).flat)
-        for contest, axes in zip(found, places, strict=False):
-            draw_equation(axes, contest)
-        for axes in places[len(found) :]:
-            axes.remove()
-        handles = [figure.axes[0].plot([], [], color=runs.color(name))[0] for name in runs.methods]
-        names = [runs.label(name) for name in runs.methods]
-        figure.legend(handles, names, loc="outside right upper", fontsize=8.5)
-        title(figure, runs, "Physics-informed nets")
-        small_print(figure, runs, timed=True)
-    return figure
+    return small_panels(runs, draw_equation, "Physics-informed nets", COLUMNS)
 
 
 def draw_equation(axes: Axes, contest: Contest) -> None:
@@ -62,10 +48,7 @@ def draw_equation(axes: Axes, contest: Contest) -> None:
         )
     for error, seconds in GOALS.get(contest.problem, ()):
         axes.plot([seconds], [error], "x", color="#222222", ms=5)
-    axes.set_title(contest.problem, fontsize=9)
-    axes.set_xlabel("seconds of training", fontsize=8)
-    axes.set_ylabel("relative L2 error", fontsize=7.5)
-    axes.tick_params(labelsize=7)
+    axes.set_xlabel("seconds of training")
     dress(axes)
 
 
@@ -90,7 +73,7 @@ def table(contest: Contest) -> Table:
         last = [log.evaluations[-1] for log in logs if log.evaluations]
         each = [each["training_seconds"] / each["iteration"] for each in last if each["iteration"]]
         rows.append([
-            contest.runs.label(name), *(time_cell(times(contest, name, level)) for level in LEVELS),
+            contest.runs.label(name), *(seconds_to(contest, name, level) for level in LEVELS),
             f"{np.median(ends):.1e}" if ends else "–", f"{1e3 * np.median(each):.3g}" if each else "–",
             f"{contest.compiling(name):.1f}",
         ])  # fmt: skip
@@ -108,12 +91,6 @@ def table(contest: Contest) -> Table:
     return Table(head, rows, caption, numbers=True)
 
 
-def time_cell(every: list[float]) -> str | Cell:
-    """Return times in words."""
-    reached = [time for time in every if math.isfinite(time)]
-    if not reached:
-        return "–"
-    middle = float(np.median(every))
-    notes = [f"({number(min(reached))}–{number(max(reached))})"] if len(reached) > 1 else []
-    notes += [f"{len(reached)} of {len(every)}"] if len(reached) < len(every) else []
-    return Cell(number(middle) if math.isfinite(middle) else "–", ", ".join(notes))
+def seconds_to(contest: Contest, method: str, error: float) -> str | Cell:
+    """Return the seconds to an error in words."""
+    return median_cell(list(contest.times_to(error, method, VIEW.main).values()))

@@ -1,14 +1,13 @@
 """What is trained: every method from every seed on every equation, those of an equation in turns."""
 
-from dataclasses import replace
 from typing import Any
 
 from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena.problems import Suite
+from natgrad_paper.figures.arena.protocol import contest
 from natgrad_paper.figures.pinn.methods import FIXED
 from natgrad_paper.training.log import RunLog
-from natgrad_paper.training.precision import precise
-from natgrad_paper.training.runner import Run, Training, alternating, failures
+from natgrad_paper.training.runner import Run, failures
 
 
 def drive(run: Run) -> list[str]:
@@ -18,12 +17,7 @@ def drive(run: Run) -> list[str]:
     logs: list[RunLog] = []
     for entry in whole.entries:
         methods = [each for each in run.methods if entry.draw is None or each.name not in FIXED]
-        own = replace(entry, data=whole.data)
-        with precise(entry):
-            part = replace(run, problem=own, _trainers={}, _evaluating={})
-            for seed in run.seeds:
-                trainings = [Training(each, seed, entry.name, entry.facts(None)) for each in methods]
-                logs += alternating(part, trainings, run.settings.turn)
+        logs += contest(run, entry, methods)
     if not logs:
         raise UserError("--methods: expected one that can run on these equations, found none")
     return failures([log for log in logs if not log.complete])

@@ -8,13 +8,13 @@ from natgrad_paper.report import health
 from natgrad_paper.report.claims import Claim, Finding, Verdict, absent, verdict_on
 from natgrad_paper.report.curves import compiling, time_to
 from natgrad_paper.report.load import Runs
-from natgrad_paper.report.views import Measure, Panel, View
+from natgrad_paper.report.views import CLOCK, Measure, Panel, View
 from natgrad_paper.training.log import RunLog
 
 ERROR = Measure("error", "training error", "training error, mean over cases")
 TEST = Measure("test_error", "test error", "test error, mean over cases")
 VIEW = View(
-    (Panel(ERROR, "training_seconds"), Panel(ERROR)),
+    (Panel(ERROR, CLOCK), Panel(ERROR)),
     (TEST,),
     "Error against training time, and against iterations",
 )
