@@ -76,7 +76,7 @@ bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machin
 race: $(READY)    ## KNCG against tuned first-order methods, by the clock (needs an otherwise idle machine)
 	$(BIN)/natgrad run race --out runs/race
 
-arena: $(READY)   ## ten problems, nothing chosen by hand: 60 s per problem, method and seed (needs an idle machine)
+arena: $(READY)   ## ten problems, nothing chosen by hand: 20 s per problem, method and seed (needs an idle machine)
 	$(BIN)/natgrad run arena --seeds 3 --out runs/arena
 
 format: $(READY)  ## rewrite the code in house style

@@ -1,6 +1,6 @@
 """The arena: ten small problems of ten kinds, and the optimizers of today with nothing chosen by hand.
 
-Each problem takes at most a minute per method on two cores, and its data are generated or come with a package. The
+Each problem takes 20 s per method, and its data are generated or come with a package. The
 question is what one default is worth: how many problems a method solves, and how soon beside the fastest. Tuned
 methods run beside the others as the ruler: a target is what tuned AdamW reaches. `tools/measure_arena.py` measures it.
 """

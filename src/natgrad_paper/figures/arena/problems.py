@@ -55,7 +55,7 @@ class Settings(Section):
     """Which of the ten run."""
     variants: Annotated[tuple[Variant, ...], Field(strict=False, min_length=1)] = ("plain",)
     """In which forms: plain, and for the sensitivity table inputs, targets, batch, float64."""
-    budget: Budget = Budget(seconds=60.0, evaluations=40, first=0.3)
+    budget: Budget = Budget(seconds=20.0, evaluations=40, first=0.3)
     turn: Positive = 5.0
     """Seconds of training that each method has before it is the next one's turn."""
     cases: Cases = Cases()
