@@ -20,6 +20,7 @@ import numpy as np
 from natgrad_paper import figures
 from natgrad_paper.report import claims, curves
 from natgrad_paper.report.load import Runs, read
+from natgrad_paper.report.parts import Cell, Picture, Table
 from natgrad_paper.report.views import CLOCK, SQUARED_ERROR, TEST_SQUARED_ERROR, Measure, Panel
 from natgrad_paper.training.log import RunLog, Status
 
@@ -161,6 +162,15 @@ def tally(folder: str, others: str = "") -> str:
     return _table(["run", "claims", *(str(verdict) for verdict in claims.Verdict)], rows)
 
 
+def part(folder: str, section: str) -> str:
+    """The first table of a section of the experiment's page, which its address names."""
+    found = runs(folder)
+    sections = figures.load(str(found.header["experiment"])).story.sections(found)
+    contents = next(each.contents for each in sections if each.id == section)
+    table = next(each for each in contents if isinstance(each, Table))
+    return _table(table.head, [[_cell(each) for each in row] for row in table.rows])
+
+
 def summary(folder: str) -> str:
     """How the claims of the experiment came out, in one sentence."""
     return claims.lede([each.verdict for each in judged(folder)])
@@ -169,6 +179,7 @@ def summary(folder: str) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head, "one-seed": one_seed,
     "expressions": expressions, "verdicts": verdicts, "summary": summary, "tally": tally,
+    "part": part,
 }  # fmt: skip
 
 
@@ -197,6 +208,11 @@ def stale(page: Path) -> Iterator[str]:
     for before, after in zip(PLACE.finditer(text), PLACE.finditer(filled(text)), strict=True):
         if before[0] != after[0]:
             yield before[2]
+
+
+def _cell(found: str | Cell | Picture) -> str:
+    assert not isinstance(found, Picture), "a table with pictures has no place here"
+    return f"{found.text} {found.note}".strip() if isinstance(found, Cell) else found
 
 
 def _name(found: Runs, folder: str, name: str) -> str:
