@@ -151,6 +151,39 @@ def verdicts(folder: str, others: str = "", findings: str = "yes") -> str:
     return _table(["claim", *head, *["found"] * (len(folders) == 1 and findings == "yes")], rows)
 
 
+def decided(folder: str, others: str = "") -> str:
+    """The claims that runs say something about, and a line that names the rest; of several results, the verdicts."""
+    folders = [folder, *filter(None, others.split(","))]
+    rows = []
+    rest: dict[claims.Verdict, list[str]] = {claims.Verdict.VOID: [], claims.Verdict.ABSENT: []}
+    for same in zip(*map(judged, folders), strict=True):
+        found, claim = [each.verdict for each in same], same[0].claim
+        if set(found) <= rest.keys():
+            rest[min(found, key=list(rest).index)].append(claim.key)
+            continue
+        cells = [NONE if each.verdict is claims.Verdict.ABSENT else f"**{each.words}**" for each in same]
+        if len(folders) == 1:
+            cells.append("<br>".join(finding.words for finding in same[0].findings))
+        rows.append([f"{claim.key}. {claim.words}", *cells])
+    lines = [f"{verdict.capitalize()}: {_list(keys)}." for verdict, keys in rest.items() if keys]
+    head = ["verdict", "found"] if len(folders) == 1 else folders
+    return "\n\n".join([_table(["claim", *head], rows), *([" ".join(lines)] if lines else [])])
+
+
+def cost(folder: str, others: str = "") -> str:
+    """How many trainings results have, and the minutes of training, compiling and evaluating; links as in `docs/`."""
+    rows = []
+    for name in [folder, *filter(None, others.split(","))]:
+        found = runs(name)
+        last = [log.evaluations[-1] for log in found.logs]
+        seconds = sum(
+            each[f"{what}_seconds"] for each in last for what in ("training", "compile", "evaluation")
+        )
+        counts = len(found.seeds), len(last), f"{seconds / 60:.0f}"
+        rows.append([f"[{name}](../results/{name}/README.md)", *map(str, counts)])
+    return _table(["run", "seeds", "trainings", "minutes in all"], rows)
+
+
 def tally(folder: str, others: str = "") -> str:
     """How many claims of each result hold, and how many do not."""
     rows = []
@@ -168,7 +201,8 @@ def summary(folder: str) -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head, "one-seed": one_seed,
-    "expressions": expressions, "verdicts": verdicts, "summary": summary, "tally": tally,
+    "expressions": expressions, "verdicts": verdicts, "decided": decided, "cost": cost, "summary": summary,
+    "tally": tally,
 }  # fmt: skip
 
 
@@ -261,6 +295,11 @@ def _seed_by_seed(values: Sequence[float | None], form: str = "") -> str:
 
 def _short(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.2g}"
+
+
+def _list(words: Sequence[str]) -> str:
+    """Return words as a sentence names them: a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _to(errors: list[float]) -> list[str]:
