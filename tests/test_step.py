@@ -321,6 +321,21 @@ def test_kl_radius_makes_steps_of_that_kl(radius):
     np.testing.assert_allclose(kl, radius, rtol=0.05)
 
 
+def test_no_other_step_of_that_length_in_the_metric_leads_down_more():
+    """Of all d with ½dᵀFd = δ, the natural gradient's has the least gᵀd: −√(2δ gᵀF⁻¹g), by Cauchy and Schwarz."""
+    radius, F = 1e-4, small_fisher()
+    search = ng.KLRadius(radius, max_rate=1e3)
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), search=search, solver=EXACT, damping=ng.Constant(0.0))
+    step = np.asarray(ravel_pytree(one_step(opt, SMALL))[0] - FLAT)
+    gradient = jax.jit(jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(UNRAVEL(p), INPUTS), LABELS))))
+    g = np.asarray(gradient(FLAT))
+    np.testing.assert_allclose(g @ step, -np.sqrt(2 * radius * g @ np.linalg.solve(F, g)), rtol=1e-6)
+    far = np.random.default_rng(0).normal(size=(100, len(step)))
+    others = np.concatenate([far, step + 0.1 * np.linalg.norm(step) * far])
+    others *= np.sqrt(2 * radius / np.einsum("ki,ij,kj->k", others, F, others))[:, None]
+    assert np.all(others @ g > g @ step)
+
+
 def test_the_recipe_trains_with_its_defaults():
     opt = ng.natural_gradient(mlp, ng.Bernoulli())
     start = layers(70, 2, 3, 2)

@@ -138,18 +138,37 @@ def expressions(folder: str) -> str:
     return _table(["the metric's samples", *head], rows)
 
 
-def verdicts(folder: str, others: str = "", findings: str = "yes") -> str:
-    """The claims of the experiment with what the logs say; of several results side by side without the findings."""
+def decided(folder: str, others: str = "") -> str:
+    """The claims that runs say something about, and a line that names the rest; of several results, the verdicts."""
     folders = [folder, *filter(None, others.split(","))]
     rows = []
+    rest: dict[claims.Verdict, list[str]] = {claims.Verdict.VOID: [], claims.Verdict.ABSENT: []}
     for same in zip(*map(judged, folders), strict=True):
-        claim = same[0].claim
-        row = [f"{claim.key}. {claim.words}", *(f"**{each.words}**" for each in same)]
-        if len(folders) == 1 and findings == "yes":
-            row.append("<br>".join(finding.words for finding in same[0].findings))
-        rows.append(row)
-    head = ["verdict"] if len(folders) == 1 else folders
-    return _table(["claim", *head, *["found"] * (len(folders) == 1 and findings == "yes")], rows)
+        found, claim = [each.verdict for each in same], same[0].claim
+        if set(found) <= rest.keys():
+            rest[min(found, key=list(rest).index)].append(claim.key)
+            continue
+        cells = [NONE if each.verdict is claims.Verdict.ABSENT else f"**{each.words}**" for each in same]
+        if len(folders) == 1:
+            cells.append("<br>".join(finding.words for finding in same[0].findings))
+        rows.append([f"{claim.key}. {claim.words}", *cells])
+    lines = [f"{verdict.capitalize()}: {_list(keys)}." for verdict, keys in rest.items() if keys]
+    head = ["verdict", "found"] if len(folders) == 1 else folders
+    return "\n\n".join([_table(["claim", *head], rows), *([" ".join(lines)] if lines else [])])
+
+
+def cost(folder: str, others: str = "") -> str:
+    """How many trainings results have, and the minutes of training, compiling and evaluating; links as in `docs/`."""
+    rows = []
+    for name in [folder, *filter(None, others.split(","))]:
+        found = runs(name)
+        last = [log.evaluations[-1] for log in found.logs]
+        seconds = sum(
+            each[f"{what}_seconds"] for each in last for what in ("training", "compile", "evaluation")
+        )
+        counts = len(found.seeds), len(last), f"{seconds / 60:.0f}"
+        rows.append([f"[{name}](../results/{name}/README.md)", *map(str, counts)])
+    return _table(["run", "seeds", "trainings", "minutes in all"], rows)
 
 
 def tally(folder: str, others: str = "") -> str:
@@ -178,8 +197,8 @@ def summary(folder: str) -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head, "one-seed": one_seed,
-    "expressions": expressions, "verdicts": verdicts, "summary": summary, "tally": tally,
-    "part": part,
+    "expressions": expressions, "decided": decided, "cost": cost, "summary": summary,
+    "tally": tally, "part": part,
 }  # fmt: skip
 
 
@@ -277,6 +296,11 @@ def _seed_by_seed(values: Sequence[float | None], form: str = "") -> str:
 
 def _short(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.2g}"
+
+
+def _list(words: Sequence[str]) -> str:
+    """Return words as a sentence names them: a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _to(errors: list[float]) -> list[str]:

@@ -81,6 +81,18 @@ def test_methods_learn(problem, tmp_path, name):
     )
 
 
+def test_squared_error_is_shown_and_cross_entropy_lowered(problem):
+    params, (inputs, targets) = problem.init(0), (part[:5] for part in problem.train)
+    logits = problem.model(params, inputs)
+    found, lowered = problem.errors(params, inputs, targets), problem.likelihood.nll(logits, targets)
+    r = np.asarray(logits, np.float64)
+    np.testing.assert_allclose(
+        found["squared_error"], ((1 / (1 + np.exp(-r)) - targets) ** 2).sum(axis=1), rtol=1e-4
+    )
+    np.testing.assert_allclose(lowered, (np.logaddexp(0, r) - targets * r).sum(axis=1), rtol=1e-4)
+    np.testing.assert_allclose(found["cross_entropy"], lowered, rtol=1e-6)
+
+
 def test_the_plateau_is_the_error_of_the_mean_image(problem):
     images = problem.train[0].astype(np.float64)
     expected = ((images - images.mean(axis=0)) ** 2).sum(axis=1).mean()
