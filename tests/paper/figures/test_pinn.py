@@ -157,3 +157,8 @@ def test_claims_judge_the_median_seed_and_every_seed():
     assert {found.verdict for found in InTime("p1")(few)} == {Verdict.OPEN}
     assert InTime("p2")(few)[0].verdict is Verdict.ABSENT
     assert figures.load("pinn").story.claims
+
+
+def test_what_a_run_costs_counts_its_equations():
+    words = figures.load("pinn").cost(settings("pinn", 'problems=["p1", "p2"]', "budget.seconds=30"), 3, 10)
+    assert words.startswith("2 problems × 3 methods × 10 seeds × 30 s = 30 min of training")

@@ -9,7 +9,7 @@ from natgrad_paper.figures.arena.methods import SINGLE, constants
 from natgrad_paper.figures.arena.problems import Suite, posed
 from natgrad_paper.training.log import RunLog
 from natgrad_paper.training.precision import precise
-from natgrad_paper.training.problem import Method
+from natgrad_paper.training.problem import Budget, Method
 from natgrad_paper.training.runner import Run, Training, alternating, failures
 
 
@@ -63,11 +63,15 @@ def trainings(settings: Any, methods: int, seeds: int) -> int:
 
 def cost(settings: Any, methods: int, seeds: int) -> str:
     """Return in words what a run costs."""
-    count, budget = len(list(posed(settings))), settings.budget
-    parts = ((count, "problem"), (methods, "method"), (seeds, "seed"))
+    return cost_on(len(list(posed(settings))), settings.budget, methods, seeds)
+
+
+def cost_on(problems: int, budget: Budget, methods: int, seeds: int) -> str:
+    """Return in words what it costs to train so many methods from so many seeds on so many problems."""
+    parts = ((problems, "problem"), (methods, "method"), (seeds, "seed"))
     words = " × ".join(f"{number} {name}{'s' * (number > 1)}" for number, name in parts)
     if budget.seconds is None:
         return f"{words} × {budget.iterations} iterations"
-    minutes = trainings(settings, methods, seeds) * budget.seconds / 60
+    minutes = problems * methods * seeds * budget.seconds / 60
     total = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
     return f"{words} × {budget.seconds:g} s = {total} of training, besides compiling and evaluating"

@@ -4,7 +4,7 @@ from typing import Any
 
 from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena.problems import Suite
-from natgrad_paper.figures.arena.protocol import contest
+from natgrad_paper.figures.arena.protocol import contest, cost_on
 from natgrad_paper.figures.pinn.methods import FIXED
 from natgrad_paper.training.log import RunLog
 from natgrad_paper.training.runner import Run, failures
@@ -26,3 +26,8 @@ def drive(run: Run) -> list[str]:
 def trainings(settings: Any, methods: int, seeds: int) -> int:
     """Return how many trainings a run has at most."""
     return len(settings.problems) * methods * seeds
+
+
+def cost(settings: Any, methods: int, seeds: int) -> str:
+    """Return in words what a run costs at most."""
+    return cost_on(len(settings.problems), settings.budget, methods, seeds)
