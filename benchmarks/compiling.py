@@ -2,6 +2,7 @@
 
 Each case runs in processes of its own, without a persistent cache, in turns with the others. Tracing and lowering are
 Python's share, compiling is XLA's. CPU time counts all threads, and a busy machine disturbs it less than wall time.
+Kernels are the fusions of the compiled program: LLVM compiles each of them by itself, which takes most of XLA's time.
 
     python benchmarks/compiling.py --repeats 3            (an otherwise idle machine)
 """
@@ -92,14 +93,14 @@ def prepared(case: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, 
     return opt.step, (params, opt.init(params), (x, t)), probe
 
 
-def measure(case: str) -> dict[str, list[float]]:
-    """Return wall and CPU seconds of each stage."""
+def measure(case: str) -> dict[str, Any]:
+    """Return wall and CPU seconds of each stage, and how many kernels the program has."""
     step, arguments, probe = prepared(case)
     jax.block_until_ready(arguments)
     # What a process does once, for its first program of any kind, is nobody's.
     jax.jit(lambda x: x @ x + 1).lower(jnp.ones((300, 300))).compile()
 
-    found: dict[str, list[float]] = {}
+    found: dict[str, Any] = {}
 
     def timed(stage: str, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -108,11 +109,12 @@ def measure(case: str) -> dict[str, list[float]]:
         return result
 
     traced = timed("trace", jax.jit(step).trace, *arguments, **probe)
-    timed("compile", timed("lower", traced.lower).compile)
+    compiled = timed("compile", timed("lower", traced.lower).compile)
+    found["kernels"] = compiled.as_text().count(" fusion(")
     return found
 
 
-def in_a_process(case: str) -> dict[str, list[float]]:
+def in_a_process(case: str) -> dict[str, Any]:
     """Measure in a fresh process, without a persistent cache."""
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
@@ -131,21 +133,25 @@ def main() -> None:
         return
 
     runs: dict[str, list[Any]] = {case: [] for case in CASES}
+    kernels: dict[str, int] = {}
     for _ in range(options.repeats):
         for case in CASES:
             found = in_a_process(case)
             runs[case].append([found[stage] for stage in STAGES])
+            kernels[case] = found["kernels"]
     # Of shape (cases, repeats, stages, wall and CPU).
     times = np.array([runs[case] for case in CASES])
 
     print(f"seconds of CPU (wall), medians of {options.repeats}; the range is that of the total's CPU")
-    print(f"{'':18}" + "".join(f"{stage:>16}" for stage in (*STAGES, "total")) + f"{'range':>16}")
+    print(
+        f"{'':18}" + "".join(f"{stage:>16}" for stage in (*STAGES, "total")) + f"{'range':>16}{'kernels':>9}"
+    )
     for case, own in zip(CASES, times, strict=True):
         totals = own.sum(axis=1, keepdims=True)
         wall, cpu = np.moveaxis(np.median(np.concatenate([own, totals], axis=1), axis=0), 1, 0)
         cells = "".join(f"{f'{c:.2f} ({w:.2f})':>16}" for w, c in zip(wall, cpu, strict=True))
         spread = f"{totals[..., 1].min():.1f} to {totals[..., 1].max():.1f}"
-        print(f"{case:18}{cells}{spread:>16}")
+        print(f"{case:18}{cells}{spread:>16}{kernels[case]:>9}")
 
     totals = dict(zip(CASES, np.median(times.sum(axis=2), axis=1), strict=True))
     for title, above, below, goal in GOALS:
