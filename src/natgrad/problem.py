@@ -210,7 +210,7 @@ class Problem:
         """Return the loss where the model was evaluated or linearized, ready to measure changes of it.
 
         The rounding error of an example's loss is eps times the loss, plus the effect of errors of the outputs. Those
-        errors are eps times the outputs r and, if the model is linearized, eps times J(s ∘ θ) with random signs s:
+        errors are eps times the outputs r and, if the model is linearized, eps times J(s ∘ θ) for mixed signs s:
         large terms that cancel in a sum leave an error of their own size, in the precision of the sum. The examples'
         errors are independent, so the error of their sum is the root of the sum of their squares.
         """

@@ -56,7 +56,7 @@ from natgrad.tree import Tree
 LEAST = 5e-3
 """KNCG's λ stops falling at this multiple of ‖g‖ / ‖θ‖; measurements on ten problems chose it."""
 UNEVEN = 200.0
-"""KNCG damps inputs in units of their own if their mean squares differ by this factor, by the same measurements."""
+"""KNCG damps inputs in units of their own if they differ by this factor; the same measurements chose it."""
 Rate = float | Callable[[Any], Any]
 Objective = Callable[[Tree, Tree], Array]
 
