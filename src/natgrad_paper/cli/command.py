@@ -36,7 +36,7 @@ def _version(wanted: bool) -> None:
 
 
 def _open_streams() -> None:
-    """Open what somebody closed (`>&-`): or the next file would get its number, and all that is printed."""
+    """Open standard streams that are closed (`>&-`); otherwise the next file would get their number and all output."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)

@@ -38,7 +38,7 @@ WORDS = {
 """What was expected, by the type of pydantic's error."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Size = Annotated[int, Field(ge=1, le=100_000)]
-"""The largest size of anything that takes memory."""
+"""A size of something that takes memory."""
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -52,7 +52,7 @@ def draw(runs: Runs) -> Figure:
 
 
 def sections(runs: Runs) -> list[Part]:
-    """Return what the report tells beside the figure and the claims."""
+    """Return the sections of the report beside the figure and the claims."""
     return [results(runs), matching(runs), controls(runs)]
 
 

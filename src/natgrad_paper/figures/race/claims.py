@@ -47,7 +47,7 @@ class Sooner:
     first: str
     rival: str
     compiling: bool = False
-    """Whether the seconds that a method takes to compile count."""
+    """Whether the seconds that a method takes to compile are counted."""
 
     def __call__(self, runs: Runs) -> list[Finding]:
         if missing := absent(runs, self.first, self.rival):

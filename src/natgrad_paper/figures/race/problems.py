@@ -1,4 +1,4 @@
-"""The problems of the race: an autoencoder, a classifier, a recurrent net. `error` is what all of them lower."""
+"""The problems of the race: an autoencoder, a classifier, a recurrent net. All of them minimize `error`."""
 
 import hashlib
 from dataclasses import replace
