@@ -158,8 +158,8 @@ class LevenbergMarquardt(Damping):
 
         ρ < low: λ ← raise_by · λ        ρ > high: λ ← lower_by · λ
 
-    If ρ > 0.9, λ falls by lower_by³. A second rise in a row multiplies λ by raise_by², every further one by
-    raise_by³: a few steps correct a λ that is far off. Further rules keep λ from getting stuck:
+    If ρ > 0.9, λ ← lower_by³ · λ. A second rise in a row multiplies λ by raise_by², every further one by raise_by³: a
+    few steps correct a λ that is far off. Further rules keep λ from getting stuck:
 
     * If the loss can resolve neither the promised nor the actual change, that is no evidence against the model: ρ =
       1, λ falls.
