@@ -55,7 +55,7 @@ def run(
         str, typer.Option("--preset", help="smoke, small, medium or paper; or a TOML file.")
     ] = "small",
     methods: Annotated[
-        str | None, typer.Option(help="Names with commas between them, or all. Default: the preset's.")
+        str | None, typer.Option(help="Names separated by commas, or all. Default: the preset's.")
     ] = None,
     seed_words: Annotated[
         str | None,
@@ -67,7 +67,7 @@ def run(
         Path | None, typer.Option(help="Directory for logs and figure. Default: a new one below runs/.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The original data, instead of the generated: a file or directory.")
+        Path | None, typer.Option(help="The original data, which replace the generated: a file or directory.")
     ] = None,
     change: Change = None,
     overwrite: Overwrite = False,
@@ -75,7 +75,7 @@ def run(
         bool,
         typer.Option(
             "--resume",
-            help="Go on with the run in --out, with its settings; new methods and seeds are added.",
+            help="Resume the run in --out, with its settings; new methods and seeds are added.",
         ),
     ] = False,
 ) -> None:

@@ -126,7 +126,7 @@ def troubles(runs: Runs) -> Table | None:
         last: dict[str, Any] = log.evaluations[-1] if log.evaluations else {}
         refused, finished = last.get("refused") or 0, log.status is Status.FINISHED
         if refused or log.gaps or not finished:
-            ended = "used its budget" if finished else log.reason or "cut off, without a word"
+            ended = "used its budget" if finished else log.reason or "cut off, no reason logged"
             gaps = "; ".join(f"{gap['seconds']:.0f} s at iteration {gap['iteration']}" for gap in log.gaps)
             what = f"{runs.label(log.method)} {log.training}".strip()
             rows.append(

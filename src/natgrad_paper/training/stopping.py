@@ -68,9 +68,7 @@ class Streaks:
                 return f"{self.idle} {ROW} changed the loss by less than it can resolve: converged, or stuck"
             if not self.unmeasurable:
                 return f"{self.idle} {ROW} refused: {ng.Outcome.name_of(outcome)}"
-            return (
-                f"{self.idle} {ROW} refused or too small to measure, {self.unmeasurable} of them the latter"
-            )
+            return f"{self.idle} {ROW} refused or too small to measure, {self.unmeasurable} of them too small"
         if self.at_bound >= PATIENCE:
             return f"{self.at_bound} {ROW} with λ at its upper bound, {highest:g}"
         return ""

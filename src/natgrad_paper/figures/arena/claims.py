@@ -15,7 +15,7 @@ from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, LINEAR, Measure, Panel, Scale, View
 
 TUNED = tuple(method.name for method in RULER)
-OURS = "Not the paper’s claim, but what somebody asks who has many kinds of models."
+OURS = "Not the paper’s claim, but a question of anyone who has many kinds of models."
 POINTS = Scale("linear", 0.05)
 """Of scores."""
 PLACES = 1.0

@@ -78,7 +78,7 @@ class Sooner:
         return Finding(f"{words}: {shown}", verdict, "2%" if verdict is Verdict.EQUAL else "")
 
 
-OURS = "Not the paper’s claim, but what somebody asks who has a model to train."
+OURS = "Not the paper’s claim, but a question of anyone who has a model to train."
 CLAIMS = (
     *(
         Claim(
