@@ -30,7 +30,7 @@ class Examples(NamedTuple):
     index: Tree
     """Each example's place in its batch, so that random numbers do not depend on the chunking."""
     before: Tree = None
-    """What is known of each example at θ, where a change of its loss is measured."""
+    """What is known about each example at θ, where a change of its loss is measured."""
 
     @property
     def longest(self) -> int:

@@ -87,7 +87,7 @@ def own_loss(here: Here) -> Array:
 
 
 def _starts_finite(here: Here, trial: Trial, measured: bool) -> Array:
-    """Tell whether the losses at θ that this step looks at are finite."""
+    """Tell whether the losses at θ that this step uses are finite."""
     return tree.is_finite(
         () if here.search is None else here.search.loss, trial.start.loss if measured else ()
     )

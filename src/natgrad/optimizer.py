@@ -95,7 +95,7 @@ class Optimizer(Part):
 
     @property
     def judges_last(self) -> bool:
-        """Whether the damping rule looks at the last step again on the next batch."""
+        """Whether the damping rule judges the last step again on the next batch."""
         return self.damping.needs_stretch and self.direction.needs_metric
 
     @property

@@ -4,7 +4,7 @@ Every recipe also takes these and hands them to `Optimizer`, which says more abo
 
     objective       a loss in place of the likelihood's        reject      refuse a step whose ρ is below this
     l2              adds (l2/2)‖θ‖² to the loss                max_norm    the longest step
-    weight_decay    the part of θ that a step takes off        trainable   which parameters move
+    weight_decay    the part of θ that a step subtracts        trainable   which parameters move
     microbatch      examples in memory at a time               decayed     which of them l2 and weight_decay act on
     has_aux         whether the model returns something else after its outputs
 """

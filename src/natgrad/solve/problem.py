@@ -13,7 +13,7 @@ from natgrad.solve.result import Operator, Reason, Solution
 from natgrad.tree import Tree
 
 RUNNING = -1
-"""The value of `reason` while a loop goes on."""
+"""The value of `reason` while a loop runs."""
 
 AIM = 0.9
 """A loop stops at this fraction of the tolerance, so that the recomputed residual, which rounding moves,

@@ -41,7 +41,7 @@ class Equation:
     given: Callable[[Array], Array]
     """The values where they are given."""
     border: Callable[[Array, int, Array], Array]
-    """From a key, a number and so many points of the unit cube to points where values are given."""
+    """From a key, a count and that many points of the unit cube to points where values are given."""
     counts: tuple[int, int] = (900, 120)
     """Points inside, and where values are given."""
     low: float = 0.0
