@@ -140,7 +140,7 @@ def state(wanted: State, found: State) -> None:
     """Refuse the state of another optimizer, or of other parameters."""
     if not _same(found, wanted):
         raise ValueError(
-            "state does not belong to this optimizer and these parameters: start from opt.init(params), or go on "
+            "state does not belong to this optimizer and these parameters: start from opt.init(params), or continue "
             "with the recipe, the settings and the parameters it was made with."
         )
 

@@ -102,7 +102,7 @@ class KfacOptimizer:
         count = int(state)
         if count and self._inner is None:
             raise UserError(
-                "kfac: expected a training from its start, found one to go on with: it cannot be resumed"
+                "kfac: expected a training from its start, found one to resume, which it cannot do"
             )
         key = jax.random.PRNGKey(count)
         params = jax.tree.map(jnp.copy, params)  # kfac-jax donates its arguments' memory.
