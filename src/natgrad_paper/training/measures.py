@@ -52,9 +52,7 @@ class Measures:
             if field == "data":
                 one, other = one.get("sha256") if isinstance(one, dict) else one, other["sha256"]
             if digest(one) != digest(other):
-                raise UserError(
-                    f"{self._path}: {field}: expected those of the run to resume, found others"
-                )
+                raise UserError(f"{self._path}: {field}: expected those of the run to resume, found others")
 
     def get(self, name: str) -> dict[str, Any] | None:
         """Return numbers that were measured before."""
