@@ -131,7 +131,7 @@ BAD_STEPS = {
     "metric inputs of another shape": (
         lambda: step(metric_inputs=X[:, :2]),
         ValueError,
-        r"metric_inputs have shape \(7, 2\); the batch's inputs \(7, 3\)",
+        r"metric_inputs have shape \(7, 2\); the batch's inputs have shape \(7, 3\)",
     ),
     "metric weights of another length": (
         lambda: step(metric_inputs=X, metric_weights=W[:3]),

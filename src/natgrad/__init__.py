@@ -55,7 +55,7 @@ from natgrad.state import Batches, Info, Outcome, State
 def __getattr__(name: str) -> typing.Any:
     """Import `ng.optax` when it is first asked for: optax takes as long to import as the rest of natgrad.
 
-    `ng.fast`, the old name of `ng.kncg`, is reached through here, so that it is not listed.
+    This function also returns `ng.fast`, the old name of `ng.kncg`, so that `dir(ng)` does not list it.
     """
     if name == "optax":
         return importlib.import_module("natgrad.optax")

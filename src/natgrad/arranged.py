@@ -1,7 +1,8 @@
-"""Leaves read as matrices, and arranged so that a program grows with the number of different shapes, not of leaves.
+"""Leaves read as matrices, and arranged so that a program grows with the number of shapes, not of leaves.
 
-Matrices of one shape form a group, and sides of one length, whichever leaf they belong to, a stack. Each is one product
-with a leading axis. Short sides are padded to one length where that costs little, and all vectors lie end to end.
+Matrices of one shape form a group. Sides of one length form a stack, whichever leaf they belong to. Each group and
+each stack is one product with a leading axis. Short sides are padded to one length if that costs little, and all
+vectors lie end to end.
 """
 
 import math
@@ -19,7 +20,7 @@ from natgrad.tree import Tree
 IN, OUT, STACK = "ios"
 """What an axis of a leaf may be."""
 PADDING = 8
-"""Padding of short sides may add one part in so many to the cost of new bases, or whatever a side of 64 costs."""
+"""Padding of short sides may add one part in this many to the cost of new bases, or the cost of one side of 64."""
 
 Axes = Callable[[Any, Any], str | None]
 """From a leaf's path and the leaf to one letter per axis; None leaves it to `usual_axes`."""
@@ -29,8 +30,8 @@ def usual_axes(path: Any, leaf: Any) -> str:
     """Return one letter per axis of a leaf: "i" inputs, "o" units.
 
     A leaf is read as (in, …, in, out): kernels of Flax and Haiku, attention's (heads, k, d), embeddings (rows, d).
-    Called `weight`, as in Equinox and PyTorch, it is read as (out, in, …, in). One of three axes or more whose first
-    is longer than every other is read as (in, out, …, out): attention's (d, heads, k).
+    A leaf called `weight`, as in Equinox and PyTorch, is read as (out, in, …, in). A leaf of three or more axes, the
+    first of them the longest, is read as (in, out, …, out): attention's (d, heads, k).
     """
     inner = leaf.ndim - 1
     if inner < 1:
@@ -60,7 +61,7 @@ class Slot(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A leaf as matrices, one or, where it has "s" axes, several; the longer side is the left one."""
+    """A leaf as one matrix, or as several if it has "s" axes; the longer side is the left one."""
 
     leaf: int
     """Its place in `jax.tree.leaves`."""
@@ -74,7 +75,7 @@ class Member(NamedTuple):
     """Whether the units are in the rows."""
 
     def matrices(self, leaf: Array, shape: tuple[int, int]) -> Array:
-        """Return them, padded to a shape."""
+        """Return the matrices, padded to a shape."""
         if self.order != tuple(range(leaf.ndim)):
             leaf = leaf.transpose(self.order)
         found = leaf.reshape(self.layers, *self.shape)
@@ -134,7 +135,7 @@ class Row(NamedTuple):
             leaves[number] = part.reshape(leaves[number].shape)
 
     def means(self, flat: Array) -> Array:
-        """Return for each entry the mean of its vector."""
+        """Return the mean of each entry's vector, one number per entry."""
         owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
         sums = jax.ops.segment_sum(flat, owner, len(self.sizes), indices_are_sorted=True)
         return (sums / np.asarray(self.sizes, flat.dtype))[owner]
@@ -149,7 +150,7 @@ class Length(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """The leaves in groups, and what the stacks hold that their sides are in. An empty leaf is in none."""
+    """The leaves in groups, and what the stacks of their sides hold. An empty leaf is in no group."""
 
     groups: list[Group]
     rows: list[Row]
@@ -244,7 +245,7 @@ def _member(leaf: int, shape: tuple[int, ...], letters: str) -> Member:
 
 
 def _padded(sizes: list[int], rank: int) -> dict[int, int]:
-    """Return for each size the length it is padded to: only where bases are whole, and where it costs little."""
+    """Return the padded length of each size. Only sides with whole bases are padded, and only if that costs little."""
     spare = max(sum(n * n * min(n, rank) for n in sizes) // PADDING, 64**3)
     lengths, longest = {}, 0
     for size in sorted(set(sizes), reverse=True):

@@ -1,10 +1,10 @@
-"""Averaged iterates: what the noise of minibatches adds to the last steps is taken out of what one keeps.
+"""Averages of the parameters over steps, which remove the noise that minibatches add to the last steps.
 
     θ̄ ← θ̄ + s (θ − θ̄),    s = max(1 − γ, 10 / (t + 9)) at step t
 
-The path itself is not changed (Polyak & Juditsky 1992). The memory is about a tenth of the path, so that early on the
-average does not lag behind, and 1 / (1 − γ) steps at most. Where every step sees the same batch there is no noise to
-average out: θ̄ is then θ.
+The steps themselves do not change (Polyak & Juditsky 1992). The average covers about the last tenth of the steps, so
+that it does not lag behind early on, and at most 1 / (1 − γ) steps. If every step sees the same batch, there is no
+noise to average out, and θ̄ is θ.
 """
 
 from dataclasses import dataclass
@@ -24,34 +24,34 @@ from natgrad.state import Info, State
 from natgrad.tree import Tree
 
 ONE_BATCH = 4
-"""So many steps in a row with the loss that the last one left behind have seen one batch."""
+"""If this many steps in a row start from the loss that the step before ended with, all saw one batch."""
 
 
 class AveragedState(NamedTuple):
     """What an averaged optimizer carries from step to step."""
 
     inner: State
-    """Of the optimizer itself."""
+    """The state of the optimizer itself."""
     average: Tree
-    """θ̄: what to evaluate and to keep, in float32 at least. Before the first step, the parameters. The context of a
-    `Stateful` model, `info.context`, goes with the parameters themselves."""
+    """θ̄: what to evaluate and to keep, in float32 at least. Before the first step it equals the parameters. The
+    context of a `Stateful` model, `info.context`, belongs to the parameters themselves, not to θ̄."""
     alike: Array
-    """Steps in a row, up to 4, whose loss is what the last one left behind: from four on they see one batch."""
+    """Steps in a row, up to 4, whose loss is the one the step before ended with: four mean one batch."""
 
 
 @dataclass(frozen=True)
 class Averaged(Part):
-    """An optimizer, and an average of the parameters on its path, `state.average`.
+    """An optimizer, and an average of the parameters over its steps, `state.average`.
 
         opt = ng.Averaged(ng.natural_gradient(model, likelihood), decay=0.99)
 
-    The last minibatches pull the parameters to and fro; their average is steadier and usually better, at the price of
+    The last minibatches pull the parameters back and forth. Their average is steadier and usually better; it takes
     one more copy of the parameters. Steps, and what they return, are the optimizer's own.
     """
 
     optimizer: Optimizer
     decay: float = 0.99
-    """γ: 0.99 remembers about a hundred steps, once there are a thousand."""
+    """γ: 0.99 averages about a hundred steps, once there are a thousand."""
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, Averaged):
@@ -85,7 +85,7 @@ class Averaged(Part):
         gradient: Tree = None,
         learning_rate: Any = None,
     ) -> tuple[Tree, AveragedState, Info]:
-        """Take the optimizer's step, with its arguments (see `Optimizer.step`), and the result into the average."""
+        """Take the optimizer's step, with its arguments (see `Optimizer.step`), and add the result to the average."""
         given = {
             "metric_inputs": metric_inputs,
             "metric_weights": metric_weights,
@@ -98,7 +98,7 @@ class Averaged(Part):
         }
         if not isinstance(state, AveragedState):
             raise TypeError("state does not belong to ng.Averaged: start from its own init(params).")
-        # One program for both, where a program can hold the search.
+        # One program does both, unless the search runs on the host.
         step = _step_on_host if self.search.on_host else _step
         return step(self, params, state, batch, given)
 
@@ -115,7 +115,7 @@ _step = jax.jit(_step_on_host)
 
 
 def _alike(state: AveragedState, info: Info) -> Array:
-    """Return how many steps in a row saw one batch. Two batches have the same loss by chance; four in a row are one."""
+    """Return how many steps in a row saw one batch. Two equal losses may be chance; four in a row mean one batch."""
     last = state.inner.last
     if not isinstance(last, LastStep):
         return state.alike
@@ -132,15 +132,15 @@ def _average(opt: Averaged, average: Tree, params: Tree, steps: Array, alike: Ar
 
     def one(old: Array, new: Array) -> Array:
         if not jnp.issubdtype(new.dtype, jnp.floating):
-            return new  # Frozen: a counter, a key.
+            return new  # A frozen leaf: a counter or a key.
         moved = old + share.astype(old.dtype) * (new.astype(old.dtype) - old)
-        return jnp.where(new.astype(old.dtype) == old, old, moved)  # A mask of infinities stays one.
+        return jnp.where(new.astype(old.dtype) == old, old, moved)  # An entry that is infinite stays so.
 
     return jax.tree.map(one, average, params)
 
 
 def _start(leaf: Array) -> Array:
-    """Return a copy, so that parameters and state may both be donated; of half precision, in single."""
+    """Return a copy, so that parameters and state may both be donated; half precision becomes single."""
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         return leaf.copy()
     return jnp.array(leaf, tree.at_least_single(leaf.dtype))

@@ -1,6 +1,6 @@
-"""What `ng.check` warns of: nothing is wrong, but training will be hard. One function each, as in `faults`.
+"""What `ng.check` warns about: nothing is wrong, but training will be hard. Each warning has one function.
 
-The natural gradient itself does not mind the scale of the inputs; λI and a solver cut short do.
+The natural gradient itself does not depend on the scale of the inputs. λI and a solver that stops early do.
 """
 
 import math
@@ -18,11 +18,11 @@ from natgrad.likelihood import Categorical, Gaussian
 from natgrad.tree import Tree
 
 RATIO = 1e3
-"""Input columns whose ranges differ by more than this are worth a word."""
+"""`scale` warns if the ranges of input columns differ by more than this factor."""
 FEW = 4096
-"""Up to so many parameters `ng.gauss_newton` is hinted at."""
+"""Up to this many parameters, a hint names `ng.gauss_newton`."""
 NAMED = 3
-"""So many columns are named; the rest are counted."""
+"""A warning names this many columns and counts the rest."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Columns:
 
     name: str
     shape: tuple[int, ...]
-    """Of one example."""
+    """The shape of one example."""
     low: np.ndarray
     high: np.ndarray
 
@@ -51,7 +51,7 @@ class Columns:
 def scale(case: Case) -> Found:
     """Compare the ranges of the input columns.
 
-    The range, and not the standard deviation: a pixel that is rarely on has a small deviation, and that is ordinary.
+    Ranges are compared, not standard deviations: a pixel that is rarely on has a small deviation, which is ordinary.
     """
     ends = []
     for columns in _columns("inputs", case.examples.inputs):
@@ -87,7 +87,7 @@ def inputs(case: Case) -> Found:
 def outputs(case: Case, key: Array) -> Found:
     """Look for outputs with one value for all examples, here and at parameters nearby.
 
-    Here alone would not do: a last layer that starts at 0 is ordinary, and any step brings it to life.
+    A look at one point would not be enough: a last layer that starts at 0 is ordinary, and any step makes it vary.
     """
     arrays = _columns("outputs", case.outputs)
     idle = [each.constant for each in arrays]
@@ -111,7 +111,7 @@ def batch(case: Case) -> Found:
     rank = sum(leaf.size for _, leaf in leaves)
     count = tree.size(case.params)
     for part, leaf in leaves:
-        # Positions in a sequence are as good as examples, each with its own classes.
+        # Positions in a sequence count as examples: each has its own classes.
         rows = leaf.shape[:-1] if isinstance(part, Categorical) else leaf.shape[:1]
         examples = math.prod(rows)
         if examples < leaf.size // examples and rank < count:
@@ -124,7 +124,7 @@ def batch(case: Case) -> Found:
 
 
 def few_parameters(case: Case) -> Found:
-    """Look whether a direct solve is cheap: squares alone, and few parameters."""
+    """Tell whether a direct solve is cheap: the loss is a sum of squares, and there are few parameters."""
     if not all(isinstance(part, Gaussian) for part in case.problem.likelihood.parts()):
         return None
     count = tree.size(case.params)
@@ -139,7 +139,7 @@ def few_parameters(case: Case) -> Found:
 
 
 def _columns(name: str, values: Tree) -> list[Columns]:
-    """Return the columns of the floating arrays. Integers are indices, and one example does not vary."""
+    """Return the columns of the floating arrays. Integers are indices, and a single example cannot vary."""
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(values):
         if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.shape[0] > 1 and leaf.size:

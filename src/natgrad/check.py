@@ -1,7 +1,7 @@
-"""Does a model fit its likelihood and its data? A look before the first step, in plain words.
+"""Does a model fit its likelihood and its data? `check` answers before the first step, in plain words.
 
-A traced step can refuse wrong shapes; it cannot see values. `check` runs the model for real, a few times, and
-tells what would go wrong later and silently.
+A traced step can refuse wrong shapes; it cannot see values. `check` runs the model a few times and reports what would
+go wrong later without a message.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ from natgrad.tree import Tree
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found: true if nothing is wrong, warnings or not; print it to read."""
+    """What `check` found; print it to read it. It is true if there is no fault, with or without warnings."""
 
     faults: tuple[Finding, ...]
     passed: tuple[str, ...]
-    """The checks without a fault. What could not be looked at, because of an earlier fault, is in neither."""
+    """The checks that found no fault. A check that an earlier fault made impossible is in neither list."""
     warnings: tuple[Finding, ...] = ()
-    """What is not wrong, but makes training hard."""
+    """What is not wrong but makes training hard."""
     hints: tuple[Finding, ...] = ()
-    """What may serve better."""
+    """What may work better."""
 
     def __bool__(self) -> bool:
         return not self.faults
@@ -65,28 +65,28 @@ def check(
     has_aux: bool = False,
     key: Array | None = None,
 ) -> Report:
-    """Look for what would make training fail, and say it in plain words: `print(ng.check(...))`.
+    """Look for what would make training fail, and report it in plain words: `print(ng.check(...))`.
 
     Are the parameters floating and finite; do shapes, dtypes and target values fit the likelihood; does the model
-    return logits rather than probabilities; is it deterministic, and each example's output its own; is the metric
-    symmetric and positive; is your own loss the likelihood's?
+    return logits rather than probabilities; is it deterministic, and does each example's output depend on that
+    example alone; is the metric symmetric and positive; is your own loss the likelihood's?
 
     It also warns of what makes training hard: inputs of very different scales, inputs and outputs that never vary, a
-    batch with fewer examples than outputs. The report is true with warnings alone. A small problem of squares gets a
-    hint: `ng.gauss_newton` solves it directly.
+    batch with fewer examples than outputs. A report with warnings alone is still true. A small least-squares problem
+    gets a hint: `ng.gauss_newton` solves it directly.
 
     Args:
         model: As for an optimizer, `ng.Stateful` included.
         likelihood: What the outputs mean.
         params: The parameters.
         batch: `(inputs, targets)` or `(inputs, targets, weights)`; a few dozen examples are enough.
-        loss: Your own loss, `loss(params)` on this batch: compared with the likelihood's up to a constant.
+        loss: Your own loss, `loss(params)` on this batch. It is compared with the likelihood's, up to a constant.
         metric: Default `Fisher()`; `GaussNewton()` for `Likelihood.from_loss`.
         objective: As for an optimizer.
         context: The model's third argument.
         trainable: As for an optimizer.
         has_aux: As for an optimizer.
-        key: Of the random probes.
+        key: The key for the random probes.
     """
     key = jax.random.key(0) if key is None else key
     if metric is None:
@@ -114,7 +114,7 @@ def check(
                 passed.append(name)
                 continue
             wrong.append(Finding(name, *found))
-            if name == "data":  # A NaN is not equal to itself: all that follows would find faults of its own.
+            if name == "data":  # A NaN is not equal to itself: every later check would find a fault.
                 raise Stop
         warned = [
             Finding(name, *found)

@@ -27,7 +27,7 @@ def hessian_at_outputs(loss: Callable[[Tree], Array], outputs: Tree, u: Tree) ->
 
 @dataclass(frozen=True)
 class DenseRoot:
-    """A square root of each example's M, from M's products: o of them and an eigendecomposition of o × o."""
+    """A square root of each example's M for o outputs, from o products with M and an o × o eigendecomposition."""
 
     roots: Array
     outputs: Tree
@@ -51,7 +51,7 @@ class DenseRoot:
 
 
 def densely_rooted(product: Callable[[Tree], Tree], outputs: Tree) -> AtOutputs:
-    """Return M with the dense root of its products, which is computed only where it is used."""
+    """Return M with its dense square root, which is computed only where it is used."""
 
     def root() -> DenseRoot:
         return DenseRoot.of(product, outputs)
@@ -84,7 +84,7 @@ class LogProb(Likelihood):
             raise ValueError(
                 "from_log_prob needs one of kl=, log_partition=, support= (exact Fisher) or sample= (Monte-Carlo)."
             )
-        # A tuple of numbers: hashable, so that the likelihood can be a static argument.
+        # A tuple of numbers is hashable, so the likelihood can be a static argument.
         support = None if support is None else _nested_tuple(np.asarray(support).tolist())
         fields = (log_prob, kl, log_partition, support, sample, mean)
         for name, value in zip(self.__dataclass_fields__, fields, strict=True):
@@ -134,7 +134,7 @@ class LogProb(Likelihood):
         return hessian_at_outputs(self.log_partition, outputs, u)
 
     def score(self, keys: Array, outputs: Tree) -> Tree:
-        """Return C times signs, or without an exact Fisher the score of a sampled target."""
+        """Return C times random signs; without an exact Fisher, return the score of a sampled target."""
         if self.draw is None or self.exact:
             return self.at(outputs).random_score(keys, outputs)
         draw = self.draw
@@ -234,7 +234,7 @@ def _expect_per_example(name: str, function: Callable[..., Any], outputs: Tree, 
 
 
 def _einsum(subscripts: str, x: Array, y: Array) -> Array:
-    """Return the sums in full precision: accelerators take products of matrices in less."""
+    """Return the sums in full precision; accelerators use less for products of matrices by default."""
     return jnp.einsum(subscripts, x, y, precision="highest")
 
 

@@ -12,10 +12,10 @@ from jax import Array
 from natgrad.part import Named, Part, require
 
 CALM = 32
-"""Falls in a row after which λ falls as if no batch had ever spoken against it."""
+"""After this many falls in a row, λ falls as fast as if no minibatch had ever raised it."""
 
 RECENT = 0.9
-"""What is left of an average over the last steps after one more."""
+"""The weight that the average over the last steps keeps after one more step."""
 
 
 class Answer(Named):
@@ -28,17 +28,17 @@ class Answer(Named):
     RAISED = 2
     """The step broke its promise: ρ is below `low`."""
     LOWERED_UNMEASURABLE = 3
-    """The loss cannot resolve the step, promised or done: a smaller λ makes a step that can be seen."""
+    """The promised and the actual change are too small for the loss to resolve: a smaller λ makes a longer step."""
     RAISED_REFUSED = 4
-    """The step was refused, and a shorter one may be taken."""
+    """The step was refused, and a shorter one might be accepted."""
     RAISED_STRETCHED = 5
-    """On this batch the last step is longer than it was on its own: F was known too badly for its λ."""
+    """dᵀFd of the last step is much larger on this batch than on its own: F was too uncertain for so small a λ."""
     KEPT_REFUSED = 6
-    """The step was refused through no fault of λ's: not finite at θ, or denied by a search on other cases."""
+    """The step was refused, and not because of λ: a number is not finite at θ, or a search on other examples failed."""
     KEPT_NEGLIGIBLE = 7
-    """The step kept its promise, and λ has no more part in it than rounding: a smaller one changes nothing."""
+    """The step kept its promise, and λ contributes no more to it than rounding: a smaller λ changes nothing."""
     KEPT_UNDONE = 8
-    """The step kept its promise, but of late such steps have done the next batches no good."""
+    """The step kept its promise, but recent steps have not lowered the loss of the batches that followed."""
     KEPT_LEAST = 9
     """The step kept its promise, and λ is as small as the gradient allows: `least` times ‖g‖ / ‖θ‖."""
 
@@ -47,24 +47,24 @@ class Evidence(NamedTuple):
     """What a step tells the rule."""
 
     rho: Array
-    """Actual over predicted change of the loss; 1 where both are below what the loss can resolve."""
+    """Actual over predicted change of the loss; 1 if the loss can resolve neither."""
     taken: Array
     """Whether the parameters moved."""
     unmeasurable: Array
-    """Whether the loss cannot resolve the change, promised or done."""
+    """Whether the loss can resolve neither the promised nor the actual change."""
     blameless: Array
-    """Whether no shorter step would have been taken: a number was not finite at θ itself, or a search on other cases
-    found that the row leads up there."""
+    """Whether a shorter step would have been refused too: a number was not finite at θ itself, or a search on other
+    examples found that the loss rises along the row."""
     suspect: Array
-    """Whether the metric's numbers were not finite: θ's fault or that of a λ too small; nobody can tell."""
+    """Whether the metric's numbers were not finite. The cause may be θ itself or too small a λ."""
     stretch: Array
-    """The last step's dᵀFd on this batch over that on its own; 0 where it is not known."""
+    """dᵀFd of the last step d on this batch, divided by dᵀFd on its own batch; 0 if it is not known."""
     slope: Array
-    """gᵀd of the last step d with the gradient on this batch, over dᵀFd on its own: above 0 where d goes too far."""
+    """gᵀd of the last step d, with this batch's gradient, over dᵀFd on its own batch; positive if d went too far."""
     fresh: Array
-    """Whether this batch is another than the last: its loss is not what the last step left behind."""
+    """Whether this batch differs from the last one: its loss is not the one the last step ended with."""
     steepness: Array
-    """‖g‖ / ‖θ‖: the λ at which the whole gradient, with no curvature against it, moves θ by its own length."""
+    """‖g‖ / ‖θ‖: with this λ and no curvature, the step −g / λ is as long as θ."""
     share: Array
     """λ's part in the curvature that set the step's length, λ‖d‖² / dᵀ(F + λI)d."""
     steps: Array
@@ -75,7 +75,7 @@ class Record(NamedTuple):
     """What the rule remembers."""
 
     rises: Array
-    """How often in a row λ has just risen, up to 3."""
+    """How many times in a row λ has just risen, up to 3."""
     sure: Array
     """λ of the last step that was taken; 0 before the first."""
     calm: Array
@@ -83,7 +83,7 @@ class Record(NamedTuple):
     slope: Array
     """A running average of the `slope` of steps on the batches after them."""
     stretch: Array
-    """The same of their `stretch`."""
+    """A running average of their `stretch`."""
 
 
 class Damping(Part):
@@ -114,7 +114,7 @@ class Damping(Part):
         return slope + curvature / 2
 
     def now(self, damping: Array, steps: Array) -> Array:
-        """Return λ of this step from the state's: the rule's numbers may be others than they were at the last."""
+        """Return λ of this step from the state's λ: the rule's numbers may have changed since the last step."""
         return damping
 
     def answer(self, damping: Array, record: Any, seen: Evidence) -> tuple[Array, Any, Array]:
@@ -124,7 +124,7 @@ class Damping(Part):
 
 @dataclass(frozen=True)
 class Constant(Damping):
-    """λ fixed, or a schedule of the step count."""
+    """λ is fixed, or follows a schedule of the step count."""
 
     value: float | Callable[[Any], Any]
 
@@ -158,23 +158,25 @@ class LevenbergMarquardt(Damping):
 
         ρ < low: λ ← raise_by · λ        ρ > high: λ ← lower_by · λ
 
-    A fall counts three times where ρ > 0.9. A second rise in a row counts twice, every further one three times: a λ
-    that is far off is found in a few steps. Further rules keep λ alive:
+    If ρ > 0.9, λ ← lower_by³ · λ. A second rise in a row multiplies λ by raise_by², every further one by raise_by³: a
+    few steps correct a λ that is far off. Further rules keep λ from getting stuck:
 
-    * A change that the loss cannot resolve, promised and done, is no evidence against the model: ρ = 1, λ falls.
-    * A refusal raises λ only if a shorter step could have been taken.
-    * λ stops falling where its part in the step is no more than rounding: the bounds need no knowledge of F's scale.
-    * On minibatches ρ flatters the step: it was made for the batch it is judged on. So a step d is measured again on
-      the next batch. If dᵀFd has grown there by more than `stretch`, F was known too badly for its λ, and λ rises.
-    * Where such steps have done the next batches no good, λ does not fall: from there, back over d, the loss would
-      fall by gᵀd − ½dᵀFd, and on the average of the last steps that is more than nothing.
-    * After rises on minibatches λ falls warily: by as little as the eighth root of 1 / raise_by, and twice as fast
-      after every eight falls. One failure in about seven steps keeps it where it is (Rechenberg's rule has one
-      success in five).
+    * If the loss can resolve neither the promised nor the actual change, that is no evidence against the model: ρ =
+      1, λ falls.
+    * A refusal raises λ only if a shorter step might have been accepted.
+    * λ stops falling once it contributes no more to the step than rounding: the bounds need no knowledge of F's scale.
+    * On minibatches ρ is too optimistic: it judges a step on the batch the step was made for. So a step d is measured
+      again on the next batch. If dᵀFd is more than `stretch` times as large there, F was too uncertain for so small a
+      λ, and λ rises.
+    * λ does not fall while steps do not help the batches that follow. On the next batch, taking d back would lower
+      the loss by gᵀd − ½dᵀFd; this rule applies while the average of that over the last steps is positive.
+    * After rises on minibatches λ falls slowly: by as little as the eighth root of 1 / raise_by, and twice as fast
+      after every eight falls. One failure in about seven steps keeps λ where it is (Rechenberg's rule has one success
+      in five).
 
     `reduction` says which promise ρ divides by. "quadratic" (Martens 2010): gᵀd + ½dᵀ(F + l2·I)d. "linear" (the
-    paper): gᵀd alone; on a quadratic it is twice the true change, so ρ tends to ½ where the other tends to 1. With
-    an exact line search it is ½ at every step, and λ never moves.
+    paper): gᵀd alone. On a quadratic loss gᵀd is twice the true change, so ρ tends to ½ where the quadratic promise
+    gives 1. With an exact line search that ρ is ½ at every step, and λ never moves.
     """
 
     initial: float | Literal["calibrate"] = 1.0
@@ -186,10 +188,10 @@ class LevenbergMarquardt(Damping):
     raise_by: float = 3 / 2
     lower_by: float = 2 / 3
     stretch: float | None = 2.0
-    """How much longer than on its own batch a step may be on the next; None does not look."""
+    """The largest ratio of dᵀFd on the next batch to dᵀFd on the step's own batch; None does not measure it."""
     least: float = 0.0
-    """λ does not fall below this part of ‖g‖ / ‖θ‖. It has F's own units, it is large as long as batches disagree on
-    the gradient, and it vanishes where all examples can be met."""
+    """λ does not fall below `least` · ‖g‖ / ‖θ‖. This bound has F's own units. It is large as long as batches
+    disagree on the gradient, and it vanishes where the model can fit all examples."""
 
     needs_ratio = True
 
@@ -224,7 +226,7 @@ class LevenbergMarquardt(Damping):
         return jnp.asarray(self._first()).astype(dtype)
 
     def record(self, dtype: Any) -> Record:
-        """Return no moves."""
+        """Return a record of no moves."""
         none = [jnp.zeros((), dtype) for _ in range(3)]
         return Record(jnp.zeros((), jnp.int32), none[0], jnp.full((), CALM, jnp.int32), *none[1:])
 
@@ -252,11 +254,11 @@ class LevenbergMarquardt(Damping):
         falls = (why == Answer.LOWERED) | (why == Answer.LOWERED_UNMEASURABLE)
         rises = (why == Answer.RAISED) | (why == Answer.RAISED_REFUSED) | (why == Answer.RAISED_STRETCHED)
 
-        # Of rises in a row only those count that this step itself asks for.
+        # Only rises that the step itself causes count as rises in a row.
         own = (why == Answer.RAISED) | (why == Answer.RAISED_REFUSED)
         aside = (why == Answer.KEPT_REFUSED) | (why == Answer.RAISED_STRETCHED)
         row = jnp.where(own, jnp.minimum(record.rises + 1, 3), jnp.where(aside, record.rises, 0))
-        # Two batches may have the same loss by chance; four in a row are one batch.
+        # Two batches may have the same loss by chance; four equal losses in a row mean one batch.
         same = (seen.stretch > 0) & ~seen.fresh
         calm = record.calm + jnp.where(falls, 1, 0) - jnp.where(rises & seen.fresh, CALM // 2, 0)
         calm = jnp.clip(calm + jnp.where(same, CALM // 4, 0), 0, CALM).astype(jnp.int32)
@@ -266,7 +268,7 @@ class LevenbergMarquardt(Damping):
         rise = self.raise_by ** jnp.where(own, row, 1).astype(damping.dtype)
         factor = jnp.where(falls, fall, jnp.where(rises, rise, 1)).astype(damping.dtype)
         moved = jnp.clip(damping * factor, *self.bounds)
-        # Numbers of the metric that are not finite may be no fault of λ's: they cannot carry it far.
+        # λ may not be the cause of metric numbers that are not finite, so such steps raise it only so far.
         known = jnp.where(record.sure > 0, record.sure, self._first())
         limit = jnp.maximum(jnp.maximum(3 * known, 1e-6 * self._first()), damping)
         moved = jnp.where(seen.suspect, jnp.minimum(moved, limit), moved)
@@ -281,7 +283,7 @@ class LevenbergMarquardt(Damping):
         least = jnp.where(jnp.isfinite(seen.steepness), self.least * seen.steepness, 0)
         why = jnp.where((why == Answer.LOWERED) & (damping <= least), Answer.KEPT_LEAST, why)
         if self.stretch is not None:
-            # It speaks of the last step's λ: one that has risen since is not raised again.
+            # The stretch belongs to the last step's λ: a λ that has risen since is not raised again.
             stretched = seen.fresh & (seen.stretch > self.stretch) & (damping <= record.sure)
             why = jnp.where(stretched, Answer.RAISED_STRETCHED, why)
         why = jnp.where(seen.rho < self.low, Answer.RAISED, why)
@@ -294,7 +296,7 @@ class LevenbergMarquardt(Damping):
 
 
 def _recent(record: Record, seen: Evidence) -> tuple[Array, Array]:
-    """Return what steps do to the batches after them: their slope and stretch, averaged over about ten."""
+    """Return the slope and the stretch of steps on the batches after them, averaged over about ten steps."""
     known = seen.fresh & (seen.stretch > 0) & jnp.isfinite(seen.stretch) & jnp.isfinite(seen.slope)
 
     def averaged(old: Array, new: Array) -> Array:
@@ -304,10 +306,10 @@ def _recent(record: Record, seen: Evidence) -> tuple[Array, Array]:
 
 
 class Calibration(NamedTuple):
-    """A search for a λ whose ρ lies in [0.75, 0.95]: trusted, but not so damped that the step is idle.
+    """A search for a λ whose ρ lies in [0.75, 0.95]: the model can be trusted, but the step is not too short.
 
-    Martens' rule of thumb for the first step. λ moves by 8 until it is bracketed, then by bisection of log λ; it
-    ends at a bound.
+    This is Martens' rule of thumb for the first step. λ changes by factors of 8 until the right one is bracketed,
+    then by bisection of log λ. The search ends at a bound.
     """
 
     damping: Array
@@ -325,7 +327,7 @@ class Calibration(NamedTuple):
         return cls(damping, none, none, jnp.zeros((), jnp.int32), jnp.array(False))
 
     def judge(self, rho: Array, answer: Array, bounds: tuple[float, float]) -> "Calibration":
-        """Return the search after one more step, of which ρ and the rule's `Answer` are known."""
+        """Return the search after one more step, from that step's ρ and `Answer`."""
         large = (answer == Answer.LOWERED_UNMEASURABLE) | (rho > 0.95)
         small = ~large & ~(rho >= 0.75)
         low = jnp.where(small, self.damping, self.low)
@@ -343,7 +345,7 @@ class Calibration(NamedTuple):
 def calibrated(
     rule: Damping, step: Callable[[Any], tuple[Any, Any, Any]], state: Any
 ) -> tuple[Any, Any, Any]:
-    """Return the step of a state. Until one is taken, it is tried with one λ after another until ρ is right."""
+    """Return the step of a state. Before the first accepted step, try one λ after another until ρ is right."""
     looking = state.record.sure == 0
 
     def unfinished(carry: tuple[Calibration, Any]) -> Array:
@@ -355,17 +357,17 @@ def calibrated(
         params, after, info = step(state._replace(damping=search.damping))
         return search.judge(info.rho, info.answer, rule.bounds), (params, after, info)
 
-    # From nothing, so that the step is compiled once.
+    # The loop starts from zeros, so that the step is compiled once.
     nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(step, state))
     return jax.lax.while_loop(unfinished, attempt, (Calibration.start(state.damping), nothing))[1]
 
 
 def ratio(actual: Array, predicted: Array, resolution: Array | float = 0.0) -> Array:
-    """Return ρ = actual / predicted: positive where the loss fell, NaN where nothing was promised but something done.
+    """Return ρ = actual / predicted: positive if the loss fell, NaN if the promise is 0 but the change is not.
 
-    Where neither change exceeds what the loss can resolve, ρ is 1 (Conn, Gould & Toint 2000, §17.4.2): rounding is no
-    evidence against the model. A long step of a line search can leave the region where the model falls; a loss
-    that fell all the same counts for the model, so the promise enters by its magnitude.
+    If the loss can resolve neither change, ρ is 1 (Conn, Gould & Toint 2000, §17.4.2): rounding is no evidence
+    against the model. A long step of a line search can leave the region where the model falls. If the loss fell all
+    the same, that counts for the model, so ρ uses the magnitude of the promise.
     """
     promise = -jnp.abs(predicted)
     rho = jnp.where(promise < 0, actual / jnp.where(promise < 0, promise, -1), jnp.nan)
@@ -373,5 +375,5 @@ def ratio(actual: Array, predicted: Array, resolution: Array | float = 0.0) -> A
 
 
 def unresolved(actual: Array, predicted: Array, resolution: Array | float) -> Array:
-    """Tell whether both changes are within what the loss can resolve."""
+    """Tell whether the loss can resolve neither change."""
     return (jnp.abs(actual) <= resolution) & (jnp.abs(predicted) <= resolution)

@@ -1,4 +1,4 @@
-"""A batch with normalized weights, and every sum over it: whole, or chunk by chunk in flat memory; sharded or not.
+"""A batch with normalized weights, and every sum over it: at once or chunk by chunk, sharded or not.
 
 The coefficients c carry the normalization, Σ c = 1, so a chunk's share of a sum is simply added.
 """
@@ -17,7 +17,7 @@ from natgrad import tree
 from natgrad.tree import Tree
 
 Seen = TypeVar("Seen")
-"""What a model makes of a chunk: its outputs, say, or its linearization there."""
+"""What is computed from a chunk: the model's outputs, for example, or its linearization there."""
 
 
 class Examples(NamedTuple):
@@ -30,7 +30,7 @@ class Examples(NamedTuple):
     index: Tree
     """Each example's place in its batch, so that random numbers do not depend on the chunking."""
     before: Tree = None
-    """What is known of each example at θ, where a change of its loss is measured."""
+    """What is known about each example at θ, where a change of its loss is measured."""
 
     @property
     def longest(self) -> int:
@@ -43,7 +43,7 @@ class Examples(NamedTuple):
 
 
 class OverExamples(Generic[Seen]):
-    """Sums over examples. What the model makes of the whole batch is kept; what it makes of a chunk is made anew."""
+    """Sums over examples. What is computed from the whole batch is kept; what is computed from a chunk is not."""
 
     def __init__(self, make: Callable[[Examples], Seen], examples: Examples, microbatch: int | None):
         longest = examples.longest
@@ -51,12 +51,12 @@ class OverExamples(Generic[Seen]):
         self.examples = examples
         self._make = make
         self.whole = make(examples) if self.chunking.count == 1 else None
-        """What the model makes of the whole batch; None where the batch is taken in chunks."""
+        """What is computed from the whole batch; None if the batch is taken in chunks."""
 
     def reduce(self, fn: Callable[..., tuple[Tree, Tree]], *rows: Tree) -> tuple[Tree, Tree]:
         """Return Σ over chunks of fn's first result, and its second from every chunk, stacked.
 
-        `rows` have one row per example; fn is called with what the model makes of a chunk, and the chunk's own rows.
+        `rows` have one row per example. fn gets what is computed from a chunk, and the chunk's own rows.
         """
         if self.whole is not None:
             total, extra = fn(self.whole, *rows)
@@ -64,10 +64,10 @@ class OverExamples(Generic[Seen]):
         return _scan(self.chunking, lambda part, own: fn(self._make(part), *own), self.examples, rows)
 
     def sum(self, fn: Callable[..., Tree], *rows: Tree) -> Tree:
-        """Return Σ over chunks of fn(chunk, its rows), an fn that is itself a sum over examples.
+        """Return Σ over chunks of fn(chunk, its rows), where fn is itself a sum over examples.
 
         So each device may add up its own share of every chunk, and the devices' totals are added once, at the end.
-        The model then sees the shares one by one, where `reduce` shows it whole chunks: it must not couple examples.
+        The model then sees one share at a time, while `reduce` shows it whole chunks: it must not couple examples.
         """
         if self.whole is not None:
             return fn(self.whole, *rows)
@@ -104,9 +104,9 @@ def over_groups(
 
 
 def one_by_one(fn: Callable[[Examples], Tree], examples: Examples, count: int, at_once: int) -> Tree:
-    """Return fn of the first examples of every axis, each alone, stacked: a few at a time.
+    """Return fn of each of the first `count` examples alone, stacked; a few are computed at a time.
 
-    Where an axis is shorter than `count`, its last example stands in.
+    If an axis is shorter than `count`, its last example stands in for the missing ones.
     """
 
     def one(number: Array) -> Tree:
@@ -116,7 +116,7 @@ def one_by_one(fn: Callable[[Examples], Tree], examples: Examples, count: int, a
 
 
 def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
-    """Return a few groups of neighbors, drawn at random. Their coefficients make up for the examples left out."""
+    """Return a few groups of neighbors, drawn at random; their coefficients compensate for the examples left out."""
     chunking = Chunking(examples.longest, size)
     if groups >= chunking.count:
         return examples
@@ -129,7 +129,7 @@ def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
 
 
 def window(batch: Tree, count: int, steps: Array) -> Tree:
-    """Return so many neighbors of a batch: at every step the next ones, until they begin anew."""
+    """Return `count` neighbors of a batch: every step takes the next ones, and after the last the first ones again."""
     length = jax.tree.leaves(batch)[0].shape[0]
     start = (steps % (length // count)) * count
     return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, count), batch)
@@ -141,11 +141,11 @@ def _scan(
     """Return Σ of fn's first result over chunks of the examples and rows, and its second stacked."""
     arranged = jax.tree.map(chunking.arrange, (examples, rows))
 
-    # Under differentiation a chunk is computed again rather than kept: memory stays flat.
+    # Differentiation recomputes a chunk instead of keeping it, so memory stays flat.
     @jax.checkpoint
     def share(number: Array) -> tuple[Tree, Tree]:
         part, own = jax.tree.map(lambda leaf: chunking.chunk(leaf, number), arranged)
-        # What fills a chunk up has coefficient 0: it adds nothing.
+        # The examples that fill up a chunk have coefficient 0: they add nothing.
         coefficients = jax.tree.map(
             lambda leaf: chunking.chunk_with_zeros(leaf, number), arranged[0].coefficients
         )
@@ -163,15 +163,15 @@ def _scan(
 class Chunking:
     """How examples are cut into chunks: every chunk takes a few neighbors out of each of several equal groups.
 
-    An example axis that is sharded over devices is then cut without moving an example, as long as the groups
-    can be dealt out to the devices: each chunk is spread over all of them as the batch is. The groups follow from
-    the numbers alone, so one device and many devices sum the same chunks.
+    An example axis that is sharded over devices is then cut without moving an example, if the devices can share the
+    groups out evenly. Each chunk is then spread over the devices as the batch is. The groups depend on the sizes
+    alone, so one device and many devices sum the same chunks.
     """
 
     longest: int
-    """Examples on the longest example axis."""
+    """The number of examples on the longest example axis."""
     microbatch: int
-    """Examples of it in a chunk, at most."""
+    """The most of them in one chunk."""
 
     @property
     def count(self) -> int:
@@ -179,14 +179,14 @@ class Chunking:
         return -(-self.longest // self.microbatch)
 
     def groups(self, length: int) -> int:
-        """Return the groups an axis is cut in: of those that keep chunks small enough, powers of two first."""
+        """Return the number of groups of an axis: one that keeps chunks small, a power of two if possible."""
         most = -(-self.microbatch * length // self.longest)
         fitting = [
             groups
             for groups in range(1, most + 1)
             if length % groups == 0 and groups * -(-length // (groups * self.count)) <= most
         ]
-        # -n & n is the largest power of two in n. One group is the last resort: chunks of neighbors.
+        # -n & n is the largest power of two in n. One group, so chunks of neighbors, is the last resort.
         return max(fitting, key=lambda groups: (-groups & groups, groups), default=1)
 
     def keeps(self, leaf: Array) -> bool:
@@ -197,7 +197,7 @@ class Chunking:
     def arrange(self, leaf: Array) -> Array:
         """Return the examples as (groups, chunks × neighbors, …): a view, whose last neighbors may be missing.
 
-        Not with an axis each: of one neighbour, XLA takes the axis of length 1 for another layout and copies.
+        Chunks and neighbors share one axis: XLA would copy an axis of length 1, for one neighbor, to another layout.
         """
         length, *rest = leaf.shape
         groups = self.groups(length)
@@ -208,15 +208,15 @@ class Chunking:
     def chunk(self, arranged: Array, number: Array) -> Array:
         """Return one chunk of an arranged array; earlier examples stand in for those that are missing."""
         length, neighbors = arranged.shape[1], self._neighbors(arranged)
-        # A slice that would pass the end is moved back, and the examples in it then to where they belong: nothing
-        # is copied to fill the array up.
+        # A slice that would pass the end is moved back, and its examples are then rolled to where they belong. So
+        # nothing is copied to fill up the array.
         own = jax.lax.dynamic_slice_in_dim(arranged, number * neighbors, neighbors, axis=1)
         if length < neighbors * self.count:
             own = jnp.roll(own, -jnp.maximum(number * neighbors - (length - neighbors), 0), axis=1)
         return own.reshape(-1, *own.shape[2:])
 
     def chunk_with_zeros(self, arranged: Array, number: Array) -> Array:
-        """Return one chunk of coefficients, 0 for the examples that are missing."""
+        """Return one chunk of coefficients, which are 0 for missing examples."""
         groups, length = arranged.shape[:2]
         neighbors = self._neighbors(arranged)
         own = self.chunk(arranged, number)
@@ -231,14 +231,14 @@ class Chunking:
         return arranged[:, places].reshape(-1, *arranged.shape[2:])
 
     def chunks_with_zeros(self, arranged: Array, numbers: Array) -> Array:
-        """Return several chunks of coefficients, 0 for the examples that are missing."""
+        """Return several chunks of coefficients, which are 0 for missing examples."""
         there = self._places(arranged, numbers) < arranged.shape[1]
         own = self.chunks(arranged, numbers)
         there = jnp.tile(there, arranged.shape[0]).astype(own.dtype)
         return own * there.reshape(-1, *(1,) * (own.ndim - 1))
 
     def join(self, stacked: Array, length: int) -> Array:
-        """Return rows stacked chunk by chunk in the order of the examples, without the fill."""
+        """Return rows that were stacked chunk by chunk in the order of the examples, without the filling."""
         groups = self.groups(length)
         apart = stacked.reshape(self.count, groups, -1, *stacked.shape[2:])
         in_order = jnp.moveaxis(apart, 0, 1).reshape(groups, -1, *stacked.shape[2:])
@@ -253,10 +253,10 @@ class Chunking:
 
 
 def _dealt(examples: Any) -> tuple[Any, int]:
-    """Return the examples and the number of devices they are dealt out to, if their types tell: otherwise 1.
+    """Return the examples and the number of devices that share them, if their types tell; otherwise 1.
 
-    Types tell on a mesh with `Explicit` axes, the kind that `jax.make_mesh` makes. Coefficients and indices made
-    in the step are placed like the inputs.
+    Types tell on a mesh with `Explicit` axes, the kind that `jax.make_mesh` makes. Coefficients and indices made in
+    the step are placed like the inputs.
     """
     places = {_place(leaf) for leaf in jax.tree.leaves((examples.inputs, examples.targets))}
     place = places.pop()
@@ -274,7 +274,7 @@ def _dealt(examples: Any) -> tuple[Any, int]:
 
 
 def _zeros_of(fn: Callable[[], Tree]) -> Tree:
-    """Return zeros shaped, and on a mesh with explicit axes placed, like what fn would return."""
+    """Return zeros shaped like what fn would return, and placed like it on a mesh with explicit axes."""
 
     def zeros(leaf: Any) -> Array:
         return jnp.zeros(leaf.shape, leaf.dtype, out_sharding=getattr(leaf, "sharding", None))

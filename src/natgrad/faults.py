@@ -1,4 +1,4 @@
-"""The faults `ng.check` looks for: one function each, which returns what it found and what to do, or None."""
+"""The faults `ng.check` looks for. Each has one function, which returns what it found and what to do, or None."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ class Finding(NamedTuple):
 
 
 class Stop(Exception):
-    """The rest cannot be looked at."""
+    """The remaining checks cannot run."""
 
 
 Found = tuple[str, str] | None
 
 SCALES = (1.0, -3.0, 3.0)
-"""The outputs are looked at with the parameters times these."""
-# Programs that run once or twice: compiled in a hurry.
+"""The outputs are computed at the parameters times each of these."""
+# These programs run once or twice, so they are compiled fast rather than well.
 _quickly = partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 )
@@ -53,7 +53,7 @@ class Case:
     scaled: Tree
     """The outputs at the parameters times `SCALES`, stacked."""
     again: Tree
-    """The outputs, from the model called once more."""
+    """The outputs of a second call of the model."""
 
     @property
     def outputs(self) -> Tree:
@@ -115,7 +115,7 @@ def prepare(
 def _runs(problem: Problem, params: Tree, inputs: Tree) -> tuple[Tree, Tree]:
     """Return the outputs at the parameters times `SCALES`, and once more at the parameters themselves.
 
-    The model's Python runs twice: what it draws by itself is drawn anew.
+    The model's Python code runs twice, so a model that draws its own random numbers draws new ones.
     """
     scaled = jax.lax.map(
         lambda a: _called(problem, tree.scale(a, params), inputs),
@@ -133,7 +133,7 @@ _run = _quickly(_called)
 
 
 def _advice(problem: Problem, params: Tree, batch: Any) -> str:
-    """Return what to do about shapes: what a model that cannot be called needs is not what its data need."""
+    """Return what to do about shapes: the advice depends on whether the batch, the call or the outputs are wrong."""
     try:
         validate.batch("batch", batch)
     except (TypeError, ValueError):
@@ -146,7 +146,7 @@ def _advice(problem: Problem, params: Tree, batch: Any) -> str:
 
 
 def data(case: Case) -> Found:
-    """Look for numbers that are not finite, and weights that are no weights."""
+    """Look for numbers that are not finite, and for weights that are negative or all 0."""
     named = (("inputs", case.examples.inputs), ("targets", case.examples.targets), ("weights", case.weights))
     for name, values in named:
         if not _finite(values):
@@ -166,7 +166,7 @@ def data(case: Case) -> Found:
 
 
 def _finite(values: Tree) -> bool:
-    """Tell whether all floats are finite, on the host: there is nothing to compile."""
+    """Tell whether all floats are finite. This runs on the host and compiles nothing."""
     floating = (leaf for leaf in jax.tree.leaves(values) if jnp.issubdtype(leaf.dtype, jnp.floating))
     return all(np.isfinite(np.asarray(leaf, np.float64)).all() for leaf in floating)
 
@@ -190,7 +190,7 @@ def _target_values(likelihood: Likelihood, outputs: Any, targets: Any) -> Found:
     if isinstance(likelihood, Bernoulli) and not (low >= 0 and high <= 1):
         return (
             f"Bernoulli targets must lie in [0, 1]; these run from {low} to {high}.",
-            "Scale them to [0, 1], or say with ng.Gaussian() or ng.Poisson() what they are.",
+            "Scale them to [0, 1], or choose ng.Gaussian() or ng.Poisson().",
         )
     if isinstance(likelihood, Poisson) and not low >= 0:
         return f"Poisson targets are counts; the smallest is {low}.", "Use ng.Gaussian() for signed numbers."
@@ -238,7 +238,7 @@ def outputs(case: Case) -> Found:
 
 
 def determinism(case: Case) -> Found:
-    """Compare with the model called again."""
+    """Compare the outputs of two calls of the model."""
     if _close(case.outputs, case.again):
         return None
     return (
@@ -288,10 +288,10 @@ def metric(case: Case, metric: Metric, key: Array) -> Found:
         probes = np.array([_probe(at, case.params, random) for _ in range(3)])
     except (TypeError, ValueError) as error:
         if _differentiable(case):
-            return str(error), "Choose another metric=, or tell the likelihood more."
+            return str(error), "Choose another metric=, or give the likelihood what the message asks for."
         return (
             str(error),
-            "The metric takes derivatives forwards and backwards: define your own by jax.custom_jvp.",
+            "The metric needs forward-mode and reverse-mode derivatives: define custom ones by jax.custom_jvp.",
         )
     name = type(metric).__name__
     if not np.isfinite(probes).all():
@@ -314,14 +314,14 @@ def metric(case: Case, metric: Metric, key: Array) -> Found:
 
 
 def _precision(case: Case) -> float:
-    """Return √ε of the narrowest numbers the model computes with."""
+    """Return √ε of the narrowest dtype the model computes with."""
     leaves = jax.tree.leaves((case.params, case.examples.inputs))
     floating = [leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return float(np.sqrt(max(float(jnp.finfo(kind).eps) for kind in floating)))
 
 
 def _differentiable(case: Case) -> bool:
-    """Tell whether JᵀJθ can be computed: a product forwards, and one backwards."""
+    """Tell whether JᵀJθ can be computed: one forward-mode and one reverse-mode product."""
     try:
         linear = case.problem.linearize(case.params, case.examples)
         linear.sum(lambda seen: seen.vjp(seen.jvp(working(case.params))))

@@ -1,4 +1,4 @@
-"""Parameters that stay as they are: a tree cut in two, what is trained and the rest.
+"""Parameters that stay as they are: a tree is cut in two, the trained leaves and the rest.
 
 A step binds the rest to its model: F is then the block of the trained parameters alone.
 """
@@ -26,7 +26,7 @@ class Mask:
 
 
 def predicate(trainable: Any) -> Predicate:
-    """Return a hashable rule: a function as it is, a tree of booleans (or a prefix of one) as a `Mask`."""
+    """Return a hashable rule: a function stays as it is; a tree of booleans, or a prefix of one, becomes a `Mask`."""
     if callable(trainable):
         return trainable
     marks = jax.tree_util.tree_leaves_with_path(trainable)
@@ -67,7 +67,7 @@ def split(trainable: Predicate, params: Tree) -> tuple[Tree, Tree]:
 
 
 def like(trained: Tree, whole: Tree) -> Tree:
-    """Return of `whole` the leaves in the places of the trained ones."""
+    """Return the leaves of `whole` at the places of the trained ones."""
     return jax.tree.map(
         lambda own, leaf: None if own is None else leaf, trained, whole, is_leaf=lambda node: node is None
     )

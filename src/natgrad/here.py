@@ -16,7 +16,7 @@ from natgrad.tree import Tree
 
 
 class Use(IntEnum):
-    """What a step draws random numbers for: each use has a key of its own, and so shares no bits with another."""
+    """What a step draws random numbers for. Each use has a key of its own, so no two uses share random bits."""
 
     SAMPLES = 0
     """A metric's scores at the outputs."""
@@ -29,19 +29,19 @@ class Use(IntEnum):
 
 
 class LastStep(NamedTuple):
-    """The step before this one: a row for conjugate methods, and for the next batch to judge."""
+    """The step before this one. Conjugate methods use it as a row, and the damping rule judges it on the next batch."""
 
     step: Tree
     """d; 0 at first and after a refusal."""
     curvature: Array
-    """dᵀFd on its own batch; 0 where it is not known."""
+    """dᵀFd on the step's own batch; 0 if it is not known."""
     loss: Array
-    """The loss it left behind, on its own batch."""
+    """The loss after the step, on the step's own batch."""
 
     @classmethod
     def none(cls, theta: Tree) -> "LastStep":
         """Return no step."""
-        # Two arrays: a state whose buffers are given away holds none of them twice.
+        # These are two arrays: a state whose buffers are donated must not hold one of them twice.
         return cls(tree.zeros_like(theta), *(jnp.zeros((), tree.dtype(theta)) for _ in range(2)))
 
 
@@ -57,7 +57,7 @@ class Here:
     examples: Examples
     """The gradient batch."""
     key: Array
-    """For what is random in this step."""
+    """The key for what is random in this step."""
     damping: Any = None
     """λ."""
     shift: Any = None
@@ -67,7 +67,7 @@ class Here:
     penalty: Tree = None
     """The diagonal of the l2 term's Hessian; None without one."""
     last: LastStep | None = None
-    """The step before this one, where a part of the optimizer looks at it."""
+    """The step before this one, if a part of the optimizer uses it."""
     rate: Array | None = None
     """A learning rate given to this step."""
     loss: Any = None
@@ -90,7 +90,7 @@ class Here:
     linear: OverExamples[Linearization] | None = None
     """The model linearized on the gradient batch; None between two programs."""
     metric: Operator | None = None
-    """v ↦ Fv; None for a direction that asks for none, and between two programs."""
+    """v ↦ Fv; None if the direction needs no metric, and between two programs."""
     metric_linear: OverExamples[Linearization] | None = None
     """The model linearized on the metric's batch; None where there is no metric."""
 

@@ -1,4 +1,4 @@
-"""What a step did: its change of the loss, its outcome, and what the damping rule is told."""
+"""What a step did: its change of the loss, its outcome, and the evidence for the damping rule."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ from natgrad.trial import Trial
 def outcome(
     here: Here, proposal: Proposal, found: Found, trial: Trial, measured: bool, least_ratio: Any
 ) -> Array:
-    """Return the `Outcome`: finite first, compared after; the earliest cause is the one that is named."""
-    # A length is finite only if every entry is, and a slope only if its row is: no further passes are needed.
+    """Return the `Outcome`. Finiteness is tested first, numbers are compared after; the earliest cause is named."""
+    # A length is finite only if every entry is, and a slope only if its row is, so no further passes are needed.
     gradient_ok = tree.is_finite(trial.grad_norm, () if here.loss is None else here.loss)
     curvature = () if here.metric is None else trial.curvature
     metric_ok = tree.is_finite(proposal.slopes, trial.step_norm, curvature)
@@ -33,13 +33,13 @@ def outcome(
 
     result = jnp.asarray(Outcome.ACCEPTED, jnp.int32)
     if least_ratio is not None:
-        # Not "below": a ρ that is not a number is no promise kept either.
+        # The test is not "below": a ρ of NaN counts as a broken promise too.
         result = jnp.where(trial.rho >= least_ratio, result, Outcome.REJECTED)
     if measured:
         unseen = unresolved(trial.actual, trial.predicted, trial.start.resolution)
         result = jnp.where(unseen, Outcome.UNMEASURABLE, result)
     if here.search is not None:
-        # Along the first row the model promises half the slope, at the most.
+        # Along the first row the model promises at most half the slope.
         unseen = jnp.abs(proposal.slopes[0]) / 2 <= here.search.resolution
         nothing = jnp.where(unseen, Outcome.UNMEASURABLE, Outcome.NO_DECREASE)
         result = jnp.where(jnp.any(found.z != 0), result, nothing)
@@ -64,7 +64,7 @@ def evidence(
     """Return what the step tells the damping rule."""
     stretch, slope = _again(here) if judges_last else (jnp.zeros_like(trial.rho),) * 2
     return Evidence(
-        # Where a search stayed there is nothing to compare.
+        # If a search stayed at θ, there is nothing to compare.
         rho=jnp.where(outcome == Outcome.NO_DECREASE, jnp.nan, trial.rho),
         taken=taken,
         unmeasurable=outcome == Outcome.UNMEASURABLE,
@@ -80,24 +80,24 @@ def evidence(
 
 
 def own_loss(here: Here) -> Array:
-    """Return the loss on the gradient batch; NaN where a gradient came without it."""
+    """Return the loss on the gradient batch; NaN if a gradient was given without it."""
     if here.loss is not None:
         return here.loss
     return jnp.full_like(here.damping, jnp.nan) if here.own is None else here.own.loss
 
 
 def _starts_finite(here: Here, trial: Trial, measured: bool) -> Array:
-    """Tell whether the losses at θ that this step looks at are finite."""
+    """Tell whether the losses at θ that this step uses are finite."""
     return tree.is_finite(
         () if here.search is None else here.search.loss, trial.start.loss if measured else ()
     )
 
 
 def _blameless(here: Here, trial: Trial, outcome: Array, measured: bool) -> Array:
-    """Tell whether a refusal is no fault of λ's.
+    """Tell whether λ is not the cause of a refusal.
 
-    What was not finite was so at θ: the gradient, or a loss. Or a search on other cases found that the row leads up
-    there, at any length.
+    Either the gradient or a loss was not finite at θ itself, or a search on other examples found that the loss rises
+    along the row at any length.
     """
     theta = outcome == Outcome.NONFINITE_GRADIENT
     theta |= (outcome == Outcome.NONFINITE_LOSS) & ~_starts_finite(here, trial, measured)
@@ -107,11 +107,11 @@ def _blameless(here: Here, trial: Trial, outcome: Array, measured: bool) -> Arra
 
 
 def _again(here: Here) -> tuple[Array, Array]:
-    """Return dᵀFd and gᵀd of the last step d on this batch, over dᵀFd on its own; 0 where they are not known."""
+    """Return dᵀFd and gᵀd of the last step d on this batch, divided by dᵀFd on its own; 0 if they are not known."""
     assert here.last is not None
     assert here.metric is not None
     step, curvature, _ = here.last
-    # Far above the metric's own size λ sets the length of steps alone, not how they stretch.
+    # A λ far above the metric's own size sets the length of steps, but not how much they stretch.
     known = (curvature > 0) & (here.damping * tree.vdot(step, step) < 10 * curvature)
 
     def compared(now: Array) -> Array:
@@ -121,15 +121,15 @@ def _again(here: Here) -> tuple[Array, Array]:
 
 
 def fresh(loss: Array, last: LastStep) -> Array:
-    """Tell whether the loss on this batch is another than the last step left behind, by more than a part in 1000."""
+    """Tell whether this batch's loss differs by more than a part in 1000 from the one the last step ended with."""
     left = last.loss
     known = (last.curvature > 0) & jnp.isfinite(loss)
     return known & (jnp.abs(loss - left) > 1e-3 * jnp.maximum(jnp.abs(loss), jnp.abs(left)))
 
 
 def _share(here: Here, proposal: Proposal) -> Array:
-    """Return λ‖s∘n‖² / gᵀn for the first row n: λ's part in nᵀ(F + λS)n, if n solves (F + λS)n = g; 0 for no row."""
+    """Return λ‖s∘n‖² / gᵀn for the first row n: λ's share in nᵀ(F + λS)n, if n solves (F + λS)n = g; 0 for no row."""
     length = tree.norm(tree.first(proposal.scaled))
     slope = jnp.abs(proposal.slopes[0])
-    # In this order: the square of a length may be too small for its dtype.
+    # The order matters: the square of a length may be too small for its dtype.
     return jnp.where(slope > 0, here.damping * length * (length / jnp.where(slope > 0, slope, 1)), 0)

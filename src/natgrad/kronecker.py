@@ -1,12 +1,12 @@
-"""A Kronecker-factored approximation of the metric that needs no layer tags, applied inverse.
+"""A Kronecker-factored approximation P of the metric that needs no layer tags, and its inverse.
 
 For a leaf W seen as a matrix, and D_i the score of example i back-propagated from random signs at the outputs,
 
     L = E[D Dᵀ],   R = E[Dᵀ D],   τ = tr L = tr R,   F_W ≈ L ⊗ R / τ.
 
-For a dense layer D = a bᵀ, so these are K-FAC's factors under K-FAC's own assumption (Martens & Grosse 2015). Only the
-leaf's own gradient is looked at, so any model and any sharing of weights will do (Ren & Goldfarb 2021). In the
-eigenbases of L and R the damped inverse is a division: λ may change with no factor inverted again.
+For a dense layer D = a bᵀ, so these are K-FAC's factors under K-FAC's own assumption (Martens & Grosse 2015). Only
+the leaf's own gradient is needed, so any model and any sharing of weights will do (Ren & Goldfarb 2021). In the
+eigenbases of L and R the damped inverse is a division, so a new λ needs no new inverse.
 """
 
 from collections.abc import Callable
@@ -28,33 +28,34 @@ from natgrad.precondition import Inverse, Preconditioner
 from natgrad.tree import Tree
 
 UNSEEN = 1e-12
-"""An input whose peak is below this part of the highest counts as never seen."""
+"""An input whose peak is below this fraction of the highest peak counts as never seen."""
 FADING = 0.99
-"""What is left of a peak after one more refresh."""
+"""The factor by which a peak decays per refresh."""
 FLOOR = 1e-4
-"""The least entry of P, as a part of a leaf's mean curvature."""
+"""The least entry of P, as a fraction of a leaf's mean curvature."""
 TURNS = 3
-"""Of orthogonal iteration, each time the bases are renewed."""
+"""Iterations of orthogonal iteration each time the bases are renewed."""
 EARLY_TURNS = 10
-"""The same, before the first regular renewal: the bases start from nothing."""
+"""The same before the first regular renewal, because the first bases know nothing of the factors."""
 
 
 class Sides(NamedTuple):
-    """Factors, L or R, of one length, stacked on a leading axis; of long sides the diagonals alone.
+    """Factors, L or R, of one length, stacked on a leading axis; long sides have diagonals only.
 
-    A side shorter than its stack has zeros behind it, and its basis unit vectors: neither ever mixes with the rest.
+    A side shorter than its stack is padded with zeros, and its basis with unit vectors. The padding never mixes with
+    the rest.
     """
 
     factor: Array
-    """(count, n, n), or (count, n) for diagonals, which have nothing else."""
+    """(count, n, n), or (count, n) for diagonals, which have no other fields."""
     basis: Array | None = None
-    """Their foremost eigenvectors, as columns."""
+    """Their leading eigenvectors, as columns."""
     values: Array | None = None
     """The factors' diagonals in these bases."""
     rest: Array | None = None
-    """The means of the eigenvalues outside the bases; None where the bases are whole."""
+    """The means of the eigenvalues outside the bases; None if the bases are whole."""
     peak: Array | None = None
-    """(count, n), the largest that a group of examples has added to the factors' diagonals of late."""
+    """(count, n), the largest amount that a group of examples has recently added to the factors' diagonals."""
     scale: Array | None = None
     """(count, n): bases and values are those of the factors divided by it on both sides. None without scaling."""
 
@@ -65,14 +66,14 @@ class Vectors(NamedTuple):
     diagonal: Array
     """The diagonals of their metrics."""
     mean: Array
-    """Its mean over each entry's vector."""
+    """The mean of the diagonal over each entry's vector."""
 
 
 class Memory(NamedTuple):
     """Running averages and eigenbases."""
 
     mass: Array
-    """The sum of the weights in the averages: they start from nothing."""
+    """The sum of the weights in the averages, which start from zero."""
     sides: tuple[Sides, ...]
     """One stack per length of side."""
     vectors: tuple[Vectors, ...] = ()
@@ -87,39 +88,41 @@ class Kronecker(Preconditioner):
     groups of the metric's examples, with random signs: unbiased, one backward pass, no gradient of a single example.
 
     A leaf is read as inputs × units, (in, …, in, out): dense layers and convolutions of Flax and Haiku, attention's
-    (heads, k, d), embeddings (rows, d). One called `weight`, as in Equinox and PyTorch, is read as (out, in, …, in).
-    One of three axes or more whose first is longer than every other is read as (in, out, …, out): attention's
-    (d, heads, k). `axes` says otherwise.
+    (heads, k, d), embeddings (rows, d). A leaf called `weight`, as in Equinox and PyTorch, is read as (out, in, …,
+    in). A leaf of three or more axes, the first of them the longest, is read as (in, out, …, out): attention's (d,
+    heads, k). `axes` overrides these rules.
 
-    Memory: n² numbers for a side of n up to `limit`. That is about the parameters' own where a leaf's sides are alike;
-    of a leaf (2000, 10) it is 200 times the leaf, and a smaller `limit` gives its long side a diagonal.
+    Memory: a side of n up to `limit` takes n² numbers. If a leaf's sides are alike, that is about as many as the
+    leaf's own. For a leaf (2000, 10) it is 200 times as many; a smaller `limit` gives its long side a diagonal.
     """
 
     blocks: int = 16
     size: int | None = 8
-    """The most examples in a group: further ones add cost and, next to the averages over steps, little certainty.
-    None shares all of the metric's examples out among the groups."""
+    """The most examples in a group. More examples cost time and, beside the averages over steps, add little accuracy.
+    None distributes all of the metric's examples over the groups."""
     decay: float = 0.9
-    """Of the averages, each time they are refreshed."""
+    """The decay of the averages per refresh."""
     refresh: int = 4
     """Steps between refreshes of the averages."""
     rebase: int = 30
-    """Steps between eigenbases. Early on both come more often, at every step that is a power of two."""
+    """Steps between renewals of the eigenbases. Early on, refreshes and renewals also come at every power of two."""
     limit: int = 2048
-    """The longest side with a dense factor; a longer one has a diagonal one."""
+    """The longest side with a dense factor; longer sides have diagonal ones."""
     rank: int = 128
-    """Eigenvectors kept of a side; to the directions outside them the mean of their eigenvalues has to do."""
+    """Eigenvectors kept per side; the remaining directions share the mean of their eigenvalues."""
     sketch: int = 8
     """Columns that stand for a score's other side in its Gram matrices: (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I, unbiased and many
-    times cheaper. Each is the sum of some of the score's, with random signs; sides no wider than this lose nothing."""
+    times cheaper. Each is the sum of some of the score's columns, with random signs; a score with no more columns
+    than this loses nothing."""
     uneven: float | None = None
-    """P = L ⊗ R / τ + λS: where a leaf's inputs differ by more than this factor, in mean square, each is damped in
-    units of its own. None damps by λI, which is what a solver needs; `ng.kncg` has 200."""
+    """P = L ⊗ R / τ + λS: if the sizes of a leaf's inputs differ by more than this factor, each input is damped in
+    units of its own. The measure is the standard deviation of log p, p the inputs' peaks. None damps by λI, which is
+    what a solver needs; `ng.kncg` uses 200."""
     axes: Axes | None = None
-    """What the axes of leaves are, where it is not as above: `axes(path, leaf)` returns one letter per axis, "i" for
-    inputs, "o" for units, "s" for a stack of layers with factors of their own. None leaves a leaf to the rule. Layers
-    stacked for a scan: `lambda path, leaf: "sio" if leaf.ndim == 3 else None`. A leaf without an "i" or without
-    an "o" gets its diagonal, as vectors do."""
+    """What the axes of leaves are, if the rules above do not fit: `axes(path, leaf)` returns one letter per axis, "i"
+    for inputs, "o" for units, "s" for a stack of layers with factors of their own. None leaves a leaf to the rules.
+    For layers stacked for a scan: `lambda path, leaf: "sio" if leaf.ndim == 3 else None`. A leaf without an "i" or
+    without an "o" gets its diagonal, as vectors do."""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "refresh", "rebase", "limit", "rank", "sketch"):
@@ -141,8 +144,8 @@ class Kronecker(Preconditioner):
         return Memory(jnp.zeros((), tree.dtype(theta)), sides, tuple(Vectors(*each) for each in none))
 
     def inverse(self, here: Here, memory: Memory) -> tuple[Inverse, Memory]:
-        """Return r ↦ P⁻¹r, with averages and bases refreshed when it is their turn."""
-        # A batch that spoils the gradient has nothing to say of the metric either.
+        """Return r ↦ P⁻¹r, with averages and bases refreshed when they are due."""
+        # If a batch's gradient is not finite, its metric is not used either.
         sound = tree.is_finite(here.gradient)
         refresh, rebase = _turn(here.steps, self.refresh) & sound, _turn(here.steps, self.rebase) & sound
 
@@ -151,8 +154,8 @@ class Kronecker(Preconditioner):
         scaled = partial(self._scaled, here.gradient)
         memory = _renewed(rebase, lambda memory: _rebased(turns, scaled(memory)), memory, but="factor")
         divided = self._divider(memory, here.gradient, here.shift)
-        # A branch, for the sake of what comes after. XLA compiles equal kernels once, but those that read a part of a
-        # stack are all different: the end of a branch keeps the parts out of them.
+        # This is a branch because XLA compiles equal kernels once. Later kernels that read a part of a stack would
+        # all differ; the end of a branch keeps the parts out of them.
         return lambda r: jax.lax.cond(sound, divided, lambda r: r, r), memory
 
     def _arranged(self, theta: Tree) -> Arranged:
@@ -165,7 +168,7 @@ class Kronecker(Preconditioner):
         if not length.dense:
             return Sides(row, None, None, None, *scaling)
         rank = min(self.rank, size)
-        # A basis of some eigenvectors turns into the foremost ones only if it is orthogonal to none of them.
+        # A partial basis converges to the leading eigenvectors only if it is orthogonal to none of them.
         start = jnp.eye(size, dtype=dtype) if rank == size else orthogonal.spread(size, rank, dtype)
         return Sides(
             jnp.zeros((count, size, size), dtype),
@@ -176,7 +179,7 @@ class Kronecker(Preconditioner):
         )
 
     def _scaled(self, like: Tree, memory: Memory) -> Memory:
-        """Return the memory with the scales of now, for new bases."""
+        """Return the memory with the current scales, for new bases."""
         if self.uneven is None:
             return memory
         each = zip(memory.sides, self._arranged(like).inputs, strict=True)
@@ -198,7 +201,7 @@ class Kronecker(Preconditioner):
         return on_leaves(spread, like)
 
     def _refreshed(self, here: Here, memory: Memory) -> Memory:
-        """Return the averages with this step's scores in them. The first ones only tell scales, and are taken again."""
+        """Return the averages with this step's scores. The first scores set the scales, and are then measured again."""
         if self.uneven is None:
             return self._measured(here, memory)
         first = memory.mass == 0
@@ -255,8 +258,8 @@ class Kronecker(Preconditioner):
             )
         )
         after = Memory(mass, sides, vectors)
-        # Scores that are not finite would stay in the averages for good. A branch, not a choice entry by entry: into
-        # each stack's kernel XLA would put the test of all of them anew.
+        # Scores that are not finite would stay in the averages forever. This is a cond, not a where: XLA would repeat
+        # the test of all stacks in each stack's kernel.
         return jax.lax.cond(_is_finite(after), lambda: after, lambda: memory)
 
     def _divider(self, memory: Memory, like: Tree, shift: Array) -> Callable[[Tree], Tree]:
@@ -279,10 +282,11 @@ class Kronecker(Preconditioner):
 
 
 def _omega(signs: Array, count: int, dtype: Any) -> Array:
-    """Return Ωᵀ, (count, width): each column of a score goes to one of a few, with a sign.
+    """Return Ωᵀ, (count, width): it adds each column of a score, with a sign, to one of `count` columns.
 
-    E[ΩΩᵀ] = I, and the variance is that of an Ω full of signs. Neighbours go to different ones, so a score of no more
-    columns is kept whole; which ones is drawn beforehand, lest columns at regular distances always meet.
+    E[ΩΩᵀ] = I, and the variance is that of an Ω full of signs. Neighboring columns go to different places, so a score
+    of no more than `count` columns is kept whole. The places are drawn beforehand, so that columns at regular
+    distances do not always meet.
     """
     rng = np.random.default_rng(count)
     places = np.concatenate([rng.permutation(count) for _ in range(-(-len(signs) // count))])[: len(signs)]
@@ -291,7 +295,7 @@ def _omega(signs: Array, count: int, dtype: Any) -> Array:
 
 def _sketched(matrices: Array, omega: Array, side: int) -> Array:
     """Return (SΩ)ᵀ of the matrices S, or of their transposes for the right side."""
-    # One Ω per matrix, though they are all the same: a product with a leading axis moves no matrix.
+    # There is one Ω per matrix, though all are equal: a product with a leading axis moves no matrix.
     omega = jnp.broadcast_to(omega, (len(matrices), *omega.shape))
     return tree.matmul(omega, matrices if side else matrices.mT)
 
@@ -307,10 +311,10 @@ def _averaged(sides: Sides, found: Array, share: Array) -> Sides:
     if sides.basis is None or sides.values is None:
         factor = sides.factor + share * (found - sides.factor)
         return sides._replace(factor=factor, peak=_peak(sides, found))
-    # (blocks, members, columns, n) as it comes from the groups of examples.
+    # The groups of examples give (blocks, members, columns, n).
     rows = found.swapaxes(0, 1).reshape(found.shape[1], -1, found.shape[3])
     factor = sides.factor + share * (tree.matmul(rows.mT, rows) - sides.factor)
-    # The eigenvalues follow at every refresh, the basis only now and then.
+    # The eigenvalues change at every refresh, the basis less often.
     scaled = rows if sides.scale is None else rows / sides.scale[:, None]
     seen = jnp.sum(tree.matmul(scaled, sides.basis) ** 2, axis=1)
     values = sides.values + share * (seen - sides.values)
@@ -324,12 +328,13 @@ def _peak(sides: Sides, found: Array) -> Array | None:
 
 
 def _scale(sides: Sides, inputs: np.ndarray, uneven: Any) -> Array:
-    """Return √S: 1 for units, for inputs never seen, and where a leaf's inputs are alike; else S = p / m.
+    """Return √S: 1 for units, for inputs never seen, and if a leaf's inputs are alike; else S = p / m.
 
     p are the inputs' peaks, m is their geometric mean. Inputs are alike if the standard deviation of log p is at most
-    log(uneven). Marquardt (1963) damps every parameter in units of its own curvature, S = diag L: then it makes no
-    difference to divide a column of the inputs by ten and multiply its weights by ten. Peaks say how large an input is,
-    where the diagonal says how often, too: one that is mostly 0 must not get giant steps when it is not.
+    log(uneven). Marquardt (1963) damps every parameter in units of its own curvature, S = diag L. Dividing an input
+    column by ten and multiplying its weights by ten then changes nothing. The diagonal depends on how large an input
+    is and on how often it is not 0; the peak depends on its size alone. So an input that is mostly 0 does not get
+    giant steps.
     """
     assert sides.peak is not None
     peak = sides.peak
@@ -342,7 +347,7 @@ def _scale(sides: Sides, inputs: np.ndarray, uneven: Any) -> Array:
 
 
 def _is_finite(memory: Memory) -> Array:
-    """Whether all averages are finite: what is not reaches the eigenvalues or the mean of the rest, from the trace."""
+    """Tell whether all averages are finite: any other number shows in the eigenvalues, or by the trace in `rest`."""
     total = [
         jnp.sum(leaf, dtype=memory.mass.dtype)
         for sides in memory.sides
@@ -354,7 +359,7 @@ def _is_finite(memory: Memory) -> Array:
 
 
 def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but: str) -> Memory:
-    """Return the memory, renewed if it is its turn, but for a field: what a branch may change is copied every step."""
+    """Renew the memory if it is due, except for one field: XLA copies every field that a branch may change."""
 
     absent: dict[str, Any] = {but: None}
 
@@ -367,12 +372,12 @@ def _renewed(turn: Array, renew: Callable[[Memory], Memory], memory: Memory, but
 
 
 def _turn(steps: Array, every: int) -> Array:
-    """Whether it is time: every so many steps, and at the powers of two before that."""
+    """Tell whether a renewal is due: every `every` steps, and at the powers of two before the first."""
     return (steps % every == 0) | ((steps < every) & (steps & (steps - 1) == 0))
 
 
 def _rebased(turns: Array | int, memory: Memory) -> Memory:
-    """Return the memory with bases turned towards the eigenvectors of its factors as they are now."""
+    """Return the memory with bases turned towards the eigenvectors of its current factors."""
 
     def rebase(sides: Sides) -> Sides:
         if sides.basis is None or sides.values is None:
@@ -382,7 +387,7 @@ def _rebased(turns: Array | int, memory: Memory) -> Memory:
             factor = factor / sides.scale[:, :, None] / sides.scale[:, None]
         basis, values = orthogonal.iterated(factor, sides.basis, turns)
         rest = _rest(sides, sides.factor, values)
-        # Where a trace overflows, the basis stays, and old values keep the state finite.
+        # If a trace overflows, the basis stays, and old values keep the state finite.
         finite = jnp.isfinite(values[:, 0])
         values = jnp.where(finite[:, None], values, sides.values)
         if rest is not None and sides.rest is not None:
@@ -404,13 +409,14 @@ def _rest(sides: Sides, factor: Array, values: Array) -> Array | None:
 
 
 class Spectrum(NamedTuple):
-    """What a division needs to know of sides."""
+    """What a division needs to know about sides."""
 
     basis: Array | None
     values: Array
-    """Those inside the bases and then, n times, the means of the others; not negative, and divided by `root`."""
+    """The eigenvalues inside the bases, then n copies of the mean of the others; not negative, and divided by
+    `root`."""
     root: Array
-    """Of the factors' traces."""
+    """The roots of the factors' traces."""
     scale: Array | None
 
 
@@ -426,16 +432,16 @@ def _spectrum(sides: Sides) -> Spectrum:
         outside = jnp.broadcast_to(sides.rest[:, None], (len(values), size))
         values = jnp.concatenate([values, outside], axis=1)
     root = jnp.maximum(jnp.sqrt(trace), _tiny(trace))
-    # a b / τ is finite where neither a b nor 1 / τ need be.
+    # a b / τ can be finite even if a b or 1 / τ is not.
     return Spectrum(sides.basis, values / root[:, None], root, sides.scale)
 
 
 def _solved(shift: Array, matrices: Array, sizes: list[int], left: Spectrum, right: Spectrum) -> Array:
     """Return (L ⊗ R / τ + λS)⁻¹ r: divided by √S, solved in the eigenbases there, divided by √S."""
     matrices = _divided(_divided(matrices, left.scale, 0), right.scale, 1)
-    # The traces agree, but for the sketches.
+    # The two traces differ only because of the sketches.
     trace = left.root * right.root
-    # Without damping, directions that no score has shown yet: not 0 next to the mean of those that were seen.
+    # Without damping, directions that no score has shown yet need an entry that is not 0 beside the mean of the others.
     least = jnp.maximum(FLOOR * trace / np.asarray(sizes, matrices.dtype), _tiny(matrices))
     inside = _onto(right, _onto(left, matrices, 0), 1)
     curvature = left.values[:, :, None] * right.values[:, None, :] + shift.astype(matrices.dtype)
@@ -454,7 +460,7 @@ def _tiny(like: Array) -> Any:
 
 
 def _onto(side: Spectrum, matrices: Array, axis: int) -> Array:
-    """Return the matrices in a side's eigenbasis, and after that, if it is not whole, what lies outside it."""
+    """Return the matrices in a side's eigenbasis, followed, if it is not whole, by what lies outside it."""
     if side.basis is None:
         return matrices
     inside = _times(side.basis, matrices, axis, back=False)
@@ -471,8 +477,9 @@ def _back(side: Spectrum, divided: Array, axis: int) -> Array:
     if side.values.shape[1] == rank:
         return _times(side.basis, divided, axis)
     inside, outside = jnp.split(divided, [rank], axis=1 + axis)
-    # What rounding leaves of the inside in the outside was divided by `rest`, perhaps a millionth of the values: it is
-    # taken out once more, after the division, which is one number along this side and so commutes with the basis.
+    # Rounding leaves a remnant of the inside in the outside, and `rest`, by which it was divided, may be a millionth
+    # of the values. So the remnant is removed once more after the division, which is by one number along this side
+    # and so commutes with the basis.
     left_over = _times(side.basis, outside, axis, back=False)
     return outside + _times(side.basis, inside - left_over, axis)
 

@@ -4,7 +4,7 @@ A likelihood turns outputs r (logits, means, log-rates: no output activation) in
 M = E_t[∇ᵣ log p ∇ᵣ log pᵀ], the Fisher information at the outputs of one example, it offers
 
     nll(r, t)                 −log p(t | r), without terms free of r, summed over outputs: shape (batch,)
-    change(r, r′, t)          nll(r′, t) − nll(r, t), to the digits that r′ − r has
+    change(r, r′, t)          nll(r′, t) − nll(r, t), as accurate as r′ − r
     at(r)                     M, by its products, and a square root C with C Cᵀ = M
     kl(r, r′)                 KL(p(·|r) ‖ p(·|r′)), shape (batch,)
     mean(r), sample(key, r)   E[t | r] and a draw of t
@@ -33,7 +33,7 @@ class AtOutputs(NamedTuple):
     factor_transpose: Callable[[Tree], Tree]
 
     def random_score(self, keys: Tree, outputs: Tree) -> Tree:
-        """Return C e for random signs e, from one key per example (and factor of a `Product`)."""
+        """Return C e for random signs e, from one key per example (and per factor of a `Product`)."""
         space = jax.eval_shape(self.factor_transpose, outputs)
         return self.factor(jax.tree.map(random_signs, keys, space))
 
@@ -42,7 +42,7 @@ class Likelihood(Part):
     """The interface, and what every likelihood over one example axis shares."""
 
     of_log_prob: ClassVar[Callable[..., "Likelihood"]]
-    """What `from_log_prob` calls: `natgrad.custom` defines it and the next, and enters them here."""
+    """What `from_log_prob` calls. `natgrad.custom` defines this function and `of_loss`, and assigns both."""
     of_loss: ClassVar[Callable[..., "Likelihood"]]
     """What `from_loss` calls."""
 
@@ -58,12 +58,12 @@ class Likelihood(Part):
     def change(self, outputs: Tree, new_outputs: Tree, targets: Tree) -> Array:
         """Return nll(new_outputs, targets) − nll(outputs, targets) per example.
 
-        A likelihood that can, computes it from new_outputs − outputs: the digits of a small change survive.
+        If possible, a likelihood computes it from new_outputs − outputs, so that a small change keeps its digits.
         """
         return self.nll(new_outputs, targets) - self.nll(outputs, targets)
 
     def at(self, outputs: Tree) -> AtOutputs:
-        """Return M at these outputs, with what its products share computed once."""
+        """Return M at these outputs. What its products share is computed once."""
         raise NotImplementedError
 
     def residual(self, outputs: Tree, targets: Tree) -> Tree:
@@ -77,7 +77,7 @@ class Likelihood(Part):
     def score(self, keys: Array, outputs: Tree) -> Tree:
         """Return a random s with E[s sᵀ] = M for each example, from one key per example.
 
-        C times random signs: unbiased as a sampled target's score is, with less variance.
+        s is C times random signs. It is unbiased, like the score of a sampled target, and has less variance.
         """
         return self.at(outputs).random_score(keys, outputs)
 
@@ -104,8 +104,8 @@ class Likelihood(Part):
     def coefficients(self, outputs: Tree, weights: Tree) -> Tree:
         """Return c with Σ c = 1: each example's share in a mean. The metric and the loss each have their own.
 
-        Weights may have one number per position too, (batch, time): then the mean is over positions, and a weight of
-        0 masks one.
+        Weights may also have one number per position, (batch, time). The mean is then over positions, and a weight of
+        0 masks a position.
         """
         first = jax.tree.leaves(outputs)[0]
         wide = at_least_single(first.dtype)
@@ -139,7 +139,7 @@ class Likelihood(Part):
         sample: Callable[[Array, Tree], Tree] | None = None,
         mean: Callable[[Tree], Tree] | None = None,
     ) -> "Likelihood":
-        """Build a likelihood from `log_prob(outputs, targets) -> (batch,)` and what else is known of it.
+        """Build a likelihood from `log_prob(outputs, targets) -> (batch,)` and what else is known about it.
 
         Give `kl(outputs, new_outputs) -> (batch,)`, `log_partition(outputs) -> (batch,)` (an exponential family
         in its natural parameters) or a finite `support` (an array of all targets) for the exact Fisher by
@@ -200,7 +200,7 @@ class Gaussian(Likelihood):
 
 
 class _Elementwise(Likelihood):
-    """One-parameter exponential families, each output its own: A(r) − t r, with M = diag(A″(r))."""
+    """One-parameter exponential families, one independent target per output: A(r) − t r, with M = diag(A″(r))."""
 
     def log_partition(self, r: Array) -> Array:
         raise NotImplementedError
@@ -209,7 +209,7 @@ class _Elementwise(Likelihood):
         raise NotImplementedError
 
     def near(self, r: Array, by: Array, t: Array) -> Array:
-        """Return A(r + by) − A(r) − t by for |by| ≤ 1, to the digits of `by`."""
+        """Return A(r + by) − A(r) − t by for |by| ≤ 1, as accurate as `by`."""
         raise NotImplementedError
 
     matching = True
@@ -243,14 +243,14 @@ class _Elementwise(Likelihood):
 
 @dataclass(frozen=True)
 class Bernoulli(_Elementwise):
-    """t ∈ [0, 1] with logit r, each output its own: nll = Σ log(1 + eʳ) − t r, M = diag(y(1 − y)), y = σ(r)."""
+    """t ∈ [0, 1] with logit r, independent per output: nll = Σ log(1 + eʳ) − t r, M = diag(y(1 − y)), y = σ(r)."""
 
     def log_partition(self, r: Array) -> Array:
         """Return log(1 + eʳ)."""
         return jnp.logaddexp(r, jnp.zeros_like(r))
 
     def near(self, r: Array, by: Array, t: Array) -> Array:
-        """Return log(1 + y(eᵇʸ − 1)) − t by, of the less likely outcome: nothing cancels where t is all but certain."""
+        """Return log(1 + y(eᵇʸ − 1)) − t by for the less likely outcome: nothing cancels if t is nearly certain."""
         flip = jnp.where(t > 0.5, -1, 1).astype(r.dtype)
         less = jnp.where(t > 0.5, 1 - t, t)
         return jnp.log1p(jax.nn.sigmoid(flip * r) * jnp.expm1(flip * by)) - less * flip * by
@@ -272,8 +272,8 @@ class Bernoulli(_Elementwise):
 class Poisson(_Elementwise):
     """Counts t with log-rate r: nll = Σ eʳ − t r, M = diag(eʳ).
 
-    Beyond r = ½ log(largest float) (44 in float32, a rate of 10¹⁹) the exponential goes on as its tangent, so
-    that an overshooting step gives a large number and not a NaN.
+    Beyond r = ½ log(largest float) (44 in float32, a rate of 10¹⁹) the tangent replaces the exponential, so that a
+    step that goes too far gives a large number and not a NaN.
     """
 
     def _limit(self, r: Array) -> float:
@@ -307,8 +307,8 @@ class Categorical(Likelihood):
     """One of K classes from K logits on the last axis: nll = −log softmax(r)_t, M = diag(y) − y yᵀ.
 
     Targets are integer classes or (soft) one-hot rows; other axes between the first and the last (time,
-    position) are independent and summed. Weights of shape (batch, time) mask positions; a class of −1 does not: it
-    counts as the last one.
+    position) are independent and summed. Weights of shape (batch, time) mask positions. A class of −1 masks nothing:
+    it counts as the last class.
     """
 
     matching = True
@@ -432,7 +432,7 @@ class Product(Likelihood):
         return _side_by_side(self._each("at", outputs))
 
     def residual(self, outputs: Any, targets: Any) -> Any:
-        """Return each factor's own; None if a factor has none."""
+        """Return each factor's residual; None if a factor has none."""
         parts = self._each("residual", outputs, targets)
         return None if any(part is None for part in parts) else parts
 
@@ -474,7 +474,7 @@ class Product(Likelihood):
 
 
 def _side_by_side(parts: tuple[AtOutputs, ...]) -> AtOutputs:
-    """Return one M of several, each on its own entry of a tuple of outputs."""
+    """Return several M as one; each acts on its own entry of a tuple of outputs."""
 
     def each(functions: tuple[Callable[[Tree], Tree], ...]) -> Callable[[Tree], Tree]:
         return lambda u: tuple(function(own) for function, own in zip(functions, u, strict=True))

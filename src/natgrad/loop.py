@@ -1,4 +1,4 @@
-"""Your own training loop, shorter: an iterator over steps, and their numbers for a logger."""
+"""A shorter training loop: an iterator over steps, and their numbers for a logger."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -36,9 +36,9 @@ def loop(
         opt: From a recipe, or `ng.Averaged` around one.
         params: The parameters to start from.
         batches: One item per step: a batch, or a dict of `opt.step`'s arguments, `batch` among them.
-        state: To go on from; default: `opt.init(params, key)`.
-        context: The model's third argument. After a step of a `Stateful` model, its new one; an item may bring its own.
-        key: Of `opt.init`.
+        state: The state to continue from; default: `opt.init(params, key)`.
+        context: The model's third argument. A `Stateful` model replaces it after each step; an item may bring its own.
+        key: The key for `opt.init`.
     """
     params = _copied(params)
     state = opt.init(params, key) if state is None else _copied(state)
@@ -60,9 +60,9 @@ def _copied(values: Tree) -> Tree:
 
 
 def scalars(info: Info, prefix: str = "") -> dict[str, float]:
-    """Return what a step shows as a flat dict of Python floats, for TensorBoard, Weights & Biases or a CSV file.
+    """Return the numbers of an `Info` as a flat dict of Python floats, for TensorBoard, Weights & Biases or a CSV file.
 
-    What was not measured (NaN) is left out; so are the context and the aux. Several step sizes are numbered.
+    Numbers that were not measured (NaN) are left out; so are the context and the aux. Several step sizes are numbered.
     """
     host = jax.device_get(info._replace(context=None, solver=None, aux=None))._asdict()
     if info.solver is not None:

@@ -1,6 +1,7 @@
 """Which metric: a choice of the small matrix M_i at each example's outputs, in F = Σ_i c_i J_iᵀ M_i J_i.
 
-The Fisher information of the model's own distribution, the Hessian of the loss, the outer product of a score.
+M may be the Fisher information of the model's own distribution, the Hessian of the loss, or the outer product of a
+score.
 """
 
 from collections.abc import Callable
@@ -101,7 +102,7 @@ class Fisher(Metric):
 
 @dataclass(frozen=True)
 class MonteCarloFisher(Metric):
-    """M estimated from random scores s with E[ssᵀ] = M: Fisher in the mean, of rank `samples` per example."""
+    """An estimate of M from random scores s with E[ssᵀ] = M; the mean is Fisher's M, the rank is `samples`."""
 
     samples: int = 1
 
@@ -180,7 +181,7 @@ class GaussNewton(Metric):
 
 @dataclass(frozen=True)
 class Hessian(Metric):
-    """∇²L itself: indefinite in general, so for MINRES and for study."""
+    """∇²L itself. It is indefinite in general, so it is for MINRES and for study."""
 
     def needs_targets(self, problem: Problem) -> bool:
         """Say yes: it is the loss's."""
@@ -217,8 +218,8 @@ class StructuralDamping(Metric):
     `hidden(params, inputs)` returns the hidden pre-activations of all times, read as logits of independent
     Bernoullis: S = Σ_t J_tᵀ diag(h(1 − h)) J_t. For tanh units return twice the pre-activation: that gives
     diag(1 − h²). With `tied` the factor is λμ, and damping as a whole follows Levenberg–Marquardt (Martens &
-    Sutskever 2011). Untied and μ = 1 it is the metric of the joint density p(t, h | x); untied and μ free, the
-    paper's two constraints.
+    Sutskever 2011). Untied with μ = 1, it is the metric of the joint density p(t, h | x); untied with any other μ, it
+    is the paper's two constraints.
     """
 
     hidden: Model
@@ -289,7 +290,7 @@ def _summands(metric: Metric) -> tuple[Metric, ...]:
 def _outer_products(scores: Tree, seen: Linearization) -> AtOutputs:
     """Return (1/S) Σ_k s_k s_kᵀ for scores stacked on a leading axis, each factor of a `Product` on its own.
 
-    With a weight per position each position has an outer product of its own.
+    With one weight per position, each position has an outer product of its own.
     """
     parts = seen.examples.coefficients
 

@@ -26,7 +26,7 @@ Measure = Callable[[Array, Tree], tuple[Tree, Tree]]
 AT_ONCE = 32
 """Columns of A computed at a time."""
 AT_ONCE_NUMBERS = 2**18
-"""Numbers of A computed at a time, where its rows are."""
+"""Numbers of A computed at a time, if A is computed by rows."""
 
 
 class Term:
@@ -35,9 +35,9 @@ class Term:
     scale: Array | None = None
     """A factor of the whole term; None is 1."""
     name: str = "This metric"
-    """What a refusal calls it."""
+    """The term's name in error messages."""
     damps: bool = False
-    """Whether the term only damps: it is in the solver's matrix, in no prediction and no divergence."""
+    """Whether the term only damps: it is part of the solver's matrix, but of no prediction and no divergence."""
 
     def product(self, v: Tree) -> Tree:
         """Return F v."""
@@ -140,7 +140,7 @@ class JacobianTerm(Term):
     ):
         self._problem, self._params, self._linear, self._at = problem, params, linear, at
         self._residual = residual
-        # M at a batch held whole, computed here: not in each of a solver's products.
+        # M of a batch held whole is computed here, once for all of a solver's products.
         self._known = None if linear.whole is None else at(linear.whole)
 
     def product(self, v: Tree) -> Tree:
@@ -182,7 +182,7 @@ class JacobianTerm(Term):
         return self._linear.sum(part, e)
 
     def matrix(self, like: Tree) -> Array:
-        """Return A, example by example: its model must not couple examples, unless it is `Stateful`."""
+        """Return A, computed example by example: the model must not couple examples, unless it is `Stateful`."""
         if isinstance(self._problem.model, Stateful):
             basis = jnp.eye(tree.size(like), dtype=tree.dtype(like))
             columns = jax.lax.map(
@@ -256,7 +256,7 @@ class JacobianTerm(Term):
         return jnp.concatenate([tree.ravel(own, lead=1).reshape(-1) for own in self._apart(e)])
 
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None) -> tuple[Tree, Tree]:
-        """Measure the groups' scores: one backward pass in all."""
+        """Measure the groups' scores with one backward pass in all."""
         for_examples, for_signs, for_groups = jax.random.split(key, 3)
         examples = self._linear.examples
         examples = examples if size is None else drawn(examples, for_examples, groups, size)
@@ -302,7 +302,7 @@ class Operator:
         return _added(_scaled(term.scale, term.quadratic(v)) for term in self.terms)
 
     def divergence(self, v: Tree) -> Array:
-        """Return what of vᵀ F v is the model's own: twice the KL, without terms that only damp."""
+        """Return the model's own part of vᵀ F v, without terms that only damp: twice the KL."""
         own = [term for term in self.terms if not term.damps]
         return Operator(own).quadratic(v) if own else jnp.zeros((), tree.dtype(v))
 
@@ -328,7 +328,7 @@ class Operator:
         return sum(term.height(like) for term in self.terms)
 
     def matrix(self, like: Tree) -> Array:
-        """Return A itself: an array, rows by numbers of `like`. The rows' order is its own, not `factor`'s."""
+        """Return A itself, with one column per number of `like`. Its rows have another order than `factor`'s."""
         parts = [_scaled(_root(term.scale), term.matrix(like)) for term in self.terms]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
@@ -347,9 +347,9 @@ class Operator:
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples, term after term.
 
-        E[Σ_b S_b S_bᵀ] = F: the cross terms vanish on average (Chapelle & Erhan 2011). Of the two things `measure`
-        returns, the first is summed over groups, the second stacked. With `size`, a group has at most that many
-        examples, and they stand for the ones left out too.
+        E[Σ_b S_b S_bᵀ] = F: the cross terms vanish on average (Chapelle & Erhan 2011). `measure` returns two things:
+        the first is summed over groups, the second is stacked. With `size`, a group has at most that many examples,
+        and they also stand for the examples left out.
         """
 
         def measured(term: Term, key: Array) -> tuple[Tree, Tree]:
@@ -374,7 +374,7 @@ class Operator:
 
 
 def example_keys(key: Array, index: Tree) -> Tree:
-    """Return one key per example and factor: a function of the example's place alone, not of the chunk's."""
+    """Return one key per example and factor. A key depends on the example's place alone, not on the chunks."""
     leaves, structure = jax.tree.flatten(index)
     keys = jax.random.split(key, len(leaves))
     per_example = jax.vmap(jax.random.fold_in, (None, 0))

@@ -2,8 +2,8 @@
 
     n = (F + λI)⁻¹ g
 
-comes out where g went in, with g's sign, as with every `optax.scale_by_…`: what follows in the chain sets the
-rate and turns it downhill.
+replaces g and keeps its sign, as with every `optax.scale_by_…`: the links that follow in the chain set the rate and
+the sign of the step.
 """
 
 import inspect
@@ -45,11 +45,11 @@ STATIC = (
     "has_aux",
     "seed",
 )
-"""What is no hyperparameter to inject: `optax.inject_hyperparams(..., static_args=ng.optax.STATIC)`."""
+"""The arguments that cannot be injected: `optax.inject_hyperparams(..., static_args=ng.optax.STATIC)`."""
 
 
 class NaturalGradientState(NamedTuple):
-    """What the next update needs, and what the last one showed: `optax.tree.get(opt_state, "info")`."""
+    """What the next update needs, and what the last one reported: `optax.tree.get(opt_state, "info")`."""
 
     steps: State
     info: Info
@@ -76,19 +76,18 @@ def scale_by_natural_gradient(
 
     * `inputs` (always): where the metric is taken. It carries no labels.
     * `weights`: one number per example of the inputs, or per position.
-    * `value_fn` (with Levenberg–Marquardt damping, or `reject`): `value_fn(params) -> loss`; further parameters of
-      it are filled from the extra arguments of the same name.
+    * `value_fn` (with Levenberg–Marquardt damping, or `reject`): `value_fn(params) -> loss`; its further parameters
+      get the extra arguments of the same name.
     * `value`: the loss at `params`, if it is known; it saves one call of `value_fn`.
     * `context`: the model's third argument, one fixed value for the step.
     * `targets`: for the metrics and preconditioners that are defined by them.
     * `full_params`: the whole parameters, when `optax.masked` hides some of them from this transformation.
 
-    A step that is refused (`info.outcome` says why: a number that is not finite, or ρ below `reject`) gives updates
-    of zero.
+    A refused step gives updates of zero; `info.outcome` says why: a number is not finite, or ρ is below `reject`.
 
-    What follows in the chain is out of sight. A link that sets updates to zero (`optax.transforms.freeze`,
-    `optax.set_to_zero`) makes a step that metric, ρ and λ know nothing of: freeze by `trainable=`, or put this link
-    in `optax.masked`.
+    This transformation cannot see what follows in the chain. If a later link sets updates to zero
+    (`optax.transforms.freeze`, `optax.set_to_zero`), the metric, ρ and λ do not know it: freeze by `trainable=`, or
+    put this link in `optax.masked`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
@@ -103,8 +102,8 @@ def scale_by_natural_gradient(
         reject: Refuse a step whose ρ is below this.
         microbatch: Examples held in memory at a time.
         trainable: Which parameters move; the others get updates of zero.
-        has_aux: Whether the model returns something else after its outputs, which is left out here.
-        seed: Of what is random (Monte-Carlo metrics, preconditioners).
+        has_aux: Whether the model returns something else after its outputs, which is ignored here.
+        seed: The seed for what is random (Monte-Carlo metrics, preconditioners).
     """
     if damping is not None and not isinstance(damping, Damping):
         damping = Constant(damping)
@@ -125,10 +124,10 @@ def scale_by_natural_gradient(
 
 
 def from_optimizer(opt: Optimizer, seed: int = 0) -> optax.GradientTransformationExtraArgs:
-    """Return an optimizer's own steps as a transformation: what comes out is the step d, to be added as it is.
+    """Return an optimizer's own steps as a transformation. The updates are the steps d, to be added unchanged.
 
-    Any optimizer whose search does not probe the loss: `ng.kncg`, `ng.natural_gradient` with a rate or `KLRadius`.
-    The extra arguments of `update` are those of `scale_by_natural_gradient`. Put it last in a chain.
+    It takes any optimizer whose search does not probe the loss: `ng.kncg`, `ng.natural_gradient` with a rate or
+    `KLRadius`. The extra arguments of `update` are those of `scale_by_natural_gradient`. Put it last in a chain.
     """
     if opt.search.measures or opt.search.on_host:
         raise ValueError(
@@ -155,10 +154,10 @@ def kncg(
     has_aux: bool = False,
     seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Return `ng.kncg`, which says what each argument is, as an optax optimizer: `from_optimizer` of it.
+    """Return `ng.kncg` as an optax optimizer, by `from_optimizer`; `ng.kncg` describes the arguments.
 
-    The loss is `value_fn`'s: so a penalty or another objective belongs there. Average the parameters with
-    `optax.ema` or `optax.incremental_update`: a link in a chain does not see where the others lead.
+    The loss is `value_fn`'s, so a penalty or another objective belongs there. Average the parameters with `optax.ema`
+    or `optax.incremental_update`: a link in a chain does not see the parameters that the whole chain leads to.
     """
     opt = recipes.kncg(
         model,
@@ -234,7 +233,7 @@ def natural_gradient(
 
 
 def _transformation(opt: Optimizer, seed: int, natural: bool) -> optax.GradientTransformationExtraArgs:
-    """Return the transformation whose updates are the optimizer's steps, or the natural gradient they are made of."""
+    """Return the transformation whose updates are the optimizer's steps, or the natural gradients they come from."""
     trainable, opt = opt.trainable, replace(opt, trainable=None)
 
     def init(params: Tree) -> NaturalGradientState:
@@ -383,7 +382,7 @@ def _parted(params: Tree, whole: Tree, trainable: Any) -> tuple[Tree, Tree]:
 
 
 def _shaped_like(updates: Tree, own: Tree) -> Tree:
-    """Return the updates' own structure again, with what is hidden or not trained in it."""
+    """Return the updates in their original structure, with the entries that are hidden or not trained."""
 
     def one(update: Any, new: Any) -> Any:
         if _is_masked(update):

@@ -50,32 +50,32 @@ class Optimizer(Part):
     metric: Metric = Fisher()
     damping: Damping = Constant(0.0)
     objective: Callable[[Tree, Tree], Array] | None = None
-    """A loss (outputs, targets) → (batch,) in place of the likelihood's; the metric stays the likelihood's."""
+    """A loss (outputs, targets) → (batch,) that replaces the likelihood's; the metric stays the likelihood's."""
     l2: float | None = None
     """Adds (l2/2)‖θ‖² to the loss."""
     weight_decay: float | None = None
-    """The part of θ that every step takes off, beside the step itself: θ ← θ + d − weight_decay · θ."""
+    """The fraction of θ that every step subtracts in addition to the step itself: θ ← θ + d − weight_decay · θ."""
     microbatch: int | None = None
     """Examples in memory at a time, on every path; None takes the whole batch at once."""
     reject: float | None = None
-    """Refuse a step whose ρ is below this: 0 refuses every rise of the loss on the step's own batch. By default a
-    rule that measures ρ refuses what is below −1, a loss that rose by more than it should have fallen."""
+    """Refuse a step whose ρ is below this: 0 refuses every rise of the loss on the step's own batch. By default, if ρ
+    is measured, a step with ρ below −1 is refused: the loss rose by more than it should have fallen."""
     max_norm: float | None = None
     """The longest step, in Euclidean norm."""
     trainable: Any = None
-    """Which parameters move: a function (path, leaf) → bool, the path as in "layer/kernel", or a tree of booleans."""
+    """Which parameters move: a function (path, leaf) → bool, with paths like "layer/kernel", or a tree of booleans."""
     decayed: Any = None
     """Which of them `l2` and `weight_decay` act on, in the same form; default: all."""
     has_aux: bool = False
-    """Whether the model returns something else after its outputs, for `info.aux`. With `microbatch` that is the mean
-    over chunks of what is floating, and the last chunk's of the rest."""
+    """Whether the model returns something else after its outputs, for `info.aux`. With `microbatch`, `info.aux` holds
+    the mean over chunks of floating arrays, and the last chunk's values of the rest."""
     probe: int | None = None
-    """Examples of the batch that serve the metric and ρ, others at every step; None takes them all. A batch with
-    weights, or of a `Product`, is taken whole."""
+    """How many examples of the batch the metric and ρ use, different ones at every step; None uses them all. A batch
+    with weights, or of a `Product`, is used whole."""
 
     def __post_init__(self) -> None:
         for name in ("l2", "weight_decay"):
-            # A penalty of nothing costs nothing.
+            # A penalty of 0 counts as none, and costs nothing.
             if isinstance(getattr(self, name), (int, float)) and getattr(self, name) == 0:
                 object.__setattr__(self, name, None)
         validate.optimizer(self)
@@ -95,7 +95,7 @@ class Optimizer(Part):
 
     @property
     def judges_last(self) -> bool:
-        """Whether the damping rule looks at the last step again on the next batch."""
+        """Whether the damping rule judges the last step again on the next batch."""
         return self.damping.needs_stretch and self.direction.needs_metric
 
     @property
@@ -145,16 +145,16 @@ class Optimizer(Part):
             params: Any pytree of floating arrays; what `trainable` leaves out may hold other arrays too.
             state: From `init` or the last step.
             batch: `(inputs, targets)` or `(inputs, targets, weights)`: where the gradient is taken. Weights have one
-                number per example, or per position of a sequence, (batch, time): 0 masks it, and the mean is over
-                positions. Or all batches at once, `ng.Batches(gradient, metric, search, ratio)`.
+                number per example, or one per position of a sequence, (batch, time): 0 masks a position, and the mean
+                is over positions. `ng.Batches(gradient, metric, search, ratio)` gives all batches at once.
             metric_inputs: Where the metric is taken, without labels; default: the batch's inputs and weights.
-            metric_weights: Weights of the metric's examples: a biased q̃(x).
+            metric_weights: Weights of the metric's examples, for a biased q̃(x).
             metric_targets: Labels, for the metrics that are defined by them; `Fisher` refuses them.
             search_batch: Where the search probes the loss; default: the batch.
             ratio_batch: Where ρ is measured; default: the batch, wherever the search looks.
             context: A third argument of the model, one fixed value for the whole step.
-            gradient: A gradient computed elsewhere, in place of the batch's.
-            learning_rate: The rate of this step, in place of `FixedRate`'s.
+            gradient: A gradient computed elsewhere, which replaces the batch's.
+            learning_rate: The rate of this step, which replaces `FixedRate`'s.
         """
         if not isinstance(batch, Batches):
             metric = metric_inputs, metric_targets, metric_weights
@@ -181,7 +181,7 @@ class Optimizer(Part):
         return (own if rest is None else frozen.merge(own, rest)), state, info
 
     def packs(self, params: Tree) -> bool:
-        """Whether a step may pack small arrays: on one device, and if no part of a user's would see it."""
+        """Whether a step may pack small arrays: they must lie on one device, and no part of a user's may see them."""
         parts = self.direction, self.search, self.metric
         return on_one_device(params) and all(map(is_built_in, parts))
 
@@ -212,8 +212,8 @@ def propose(
 ) -> tuple[Here, Proposal, Found | None]:
     """Return what is known at θ, the rows, and the coefficients unless the search measures the loss.
 
-    The first half of a step whose losses are measured elsewhere: all of it arrays, so not the metric itself. `packs`
-    says that small arrays may be packed (`Optimizer.packs`).
+    This is the first half of a step whose losses are measured elsewhere. It returns arrays only, so not the metric
+    itself. `packs` says that small arrays may be packed (`Optimizer.packs`).
     """
     opt, params, state, data = _prepared(opt, params, state, data, packs)
     here, proposal = _proposed(opt, look(opt, params, state, data), state)
@@ -242,7 +242,7 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
 
     batches = _probed(opt, data, state.steps)
     examples, metric_examples, search_examples = map(bound, batches[:3])
-    # A probe serves both: its examples are one record, which the metric's linearization is known by.
+    # The metric and ρ share the probe. Its examples must be one object, which identifies the metric's linearization.
     ratio_examples = metric_examples if batches.ratio is batches.metric else bound(batches.ratio)
 
     # The loss and its gradient on the gradient batch, from the model linearized there once.
@@ -255,7 +255,7 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
         gradient = tree.cast_like(data.gradient, theta)
     gradient = gradient if opt.l2 is None else tree.add(pull(opt, theta), gradient)
 
-    # Where changes of the loss are measured from. Without targets that is up to whoever gave the gradient.
+    # Changes of the loss are measured from here. Without targets, the caller who gave the gradient measures them.
     searched = opt.search.measures and search_examples is None
     compared = opt.measures_ratio and ratio_examples is None and examples.targets is not None
     own = problem.start(linear, params) if searched or compared else None
@@ -358,7 +358,7 @@ def decide(
 
 
 def _probed(opt: Optimizer, data: Data, steps: Array) -> Batches:
-    """Return the batches, with a part of the gradient's for the metric and ρ where those have none of their own."""
+    """Return the batches. The metric and ρ get a part of the gradient's batch if they have none of their own."""
     gradient, metric, search, ratio = data.batches
     inputs, targets, weights = gradient
     if opt.probe is None or weights is not None or isinstance(opt.likelihood, Product):
@@ -371,7 +371,7 @@ def _probed(opt: Optimizer, data: Data, steps: Array) -> Batches:
 
 
 def _with_metric(opt: Optimizer, here: Here) -> Here:
-    """Return θ with the metric there: on the gradient's own linearization when it shares the batch."""
+    """Return θ with its metric, which uses the gradient's linearization if both share the batch."""
     if not opt.direction.needs_metric:
         return here
     examples = here.examples if here.metric_examples is None else here.metric_examples
@@ -380,13 +380,13 @@ def _with_metric(opt: Optimizer, here: Here) -> Here:
         linear = here.problem.linearize(here.params, examples)
     metric = opt.metric.operator(here, linear)
     if opt.l2 is not None and opt.decayed is not None:
-        # A shift of the whole diagonal would penalize all: what is chosen is a term of its own.
+        # A shift of the whole diagonal would penalize every parameter, so a chosen part gets a term of its own.
         metric = Operator((*metric.terms, PenaltyTerm("l2", partial(pull, opt))))
     return replace(here, metric=metric, metric_linear=linear)
 
 
 def _proposed(opt: Optimizer, here: Here, state: State) -> tuple[Here, Proposal]:
-    """Return θ and the rows. What rounds the parameters makes the loss there harder to resolve."""
+    """Return θ and the rows. If steps round the parameters, the loss can resolve less."""
     proposal = opt.direction.propose(here, state.direction)
     if here.search is None or here.metric is None or not rounds(here.params):
         return here, proposal
@@ -395,7 +395,7 @@ def _proposed(opt: Optimizer, here: Here, state: State) -> tuple[Here, Proposal]
 
 
 def _decayed(opt: Optimizer, params: Tree, moved: Tree) -> Tree:
-    """Return θ + d with the weights' decay taken off, in the dtypes of the parameters."""
+    """Return θ + d minus the weight decay, in the dtypes of the parameters."""
     if opt.weight_decay is None:
         return moved
     old, new = unpacked(params), unpacked(moved)
@@ -409,7 +409,7 @@ def _decayed(opt: Optimizer, params: Tree, moved: Tree) -> Tree:
 
 
 def _last(state: State, accepted: Array, trial: Trial, loss: Array) -> Any:
-    """Return the step for the next one to build on, if it was taken, and for the next batch to judge."""
+    """Return the step, if it was taken: the next step builds on it, and the next batch judges it."""
     if not isinstance(state.last, LastStep):
         return state.last
     left = loss + trial.actual
@@ -432,7 +432,7 @@ def _usable(new: Tree, old: Tree) -> Tree:
 def _prepared(
     opt: Optimizer, params: Tree, state: State, data: Data, packs: bool
 ) -> tuple[Optimizer, Tree, State, Data]:
-    """Return what a step works with: numbers in its precision, small arrays packed, λ as the rule has it now."""
+    """Return what a step works with: numbers in its precision, small arrays packed, and the rule's present λ."""
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)
     validate.state(jax.eval_shape(opt.start, working(params), key), state)
     theta = packed(params) if packs else params
@@ -444,11 +444,11 @@ def _prepared(
 
 
 def _cast(opt: Optimizer, params: Tree) -> Optimizer:
-    """Return the optimizer with its arrays in the parameters' precision; Python's floats follow it by themselves."""
+    """Return the optimizer with its arrays in the parameters' precision; Python floats adapt to it by themselves."""
     wide = tree.dtype(working(params))
 
     def cast(leaf: Any) -> Any:
-        # Without jit Python's own floats come here as they are.
+        # Without jit, plain Python floats arrive here.
         strong = isinstance(leaf, jax.Array) and not leaf.weak_type
         return leaf.astype(wide) if strong and jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
@@ -456,9 +456,9 @@ def _cast(opt: Optimizer, params: Tree) -> Optimizer:
 
 
 def _key_data(key: Array) -> Array:
-    """Return what any tool can save: the two integers of a threefry key, drawn from a key of another kind."""
+    """Return two integers, the data of a threefry key, which any tool can save; a key of another kind draws them."""
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.wrap_key_data(key)
     data = jax.random.key_data(key)
-    # A copy: a state whose buffers are given away leaves the caller's key alone.
+    # This is a copy: when a state's buffers are donated, the caller's key survives.
     return jnp.array(data) if data.shape[-1:] == (2,) else jax.random.bits(key, (2,), jnp.uint32)

@@ -1,7 +1,8 @@
 """Orthonormal bases and eigenvectors from products alone.
 
-LAPACK calls (`qr`, `eigh`) stall while another process keeps a core busy: their threads spin for one another. They also
-take the members of a stack one by one. What is here is a loop of products, which `vmap` turns into larger ones.
+LAPACK calls (`qr`, `eigh`) stall while another process keeps a core busy, because their threads wait for one another.
+They also handle the members of a stack one by one. The functions here are loops of products, which `vmap` turns into
+larger products.
 """
 
 from typing import Any
@@ -14,16 +15,16 @@ from jax import Array
 from natgrad import tree
 
 SWEEPS = 6
-"""Of Jacobi's method on 3 × 3 matrices, which converges quadratically: four reach the rounding of float64."""
+"""Sweeps of Jacobi's method on 3 × 3 matrices. It converges quadratically: four reach the rounding of float64."""
 SMALL = 3
 """The most rows whose eigenvectors come from Jacobi's method, written out rotation by rotation."""
 
 
 def orthonormal(rows: Array) -> Array:
-    """Return orthonormal rows that span, first ones first, what the rows span: Gram–Schmidt, each row twice.
+    """Return orthonormal rows; the first k span what the first k rows span. This is Gram–Schmidt, twice per row.
 
-    For matrices on a leading axis. The second time removes what rounding left of the rows before (Giraud et al. 2005,
-    "twice is enough"). The rows must be independent to rounding: one of zeros stays one of zeros.
+    It takes matrices on a leading axis. The second time removes what rounding left of the earlier rows (Giraud et al.
+    2005, "twice is enough"). The rows must be independent up to rounding; a row of zeros stays a row of zeros.
     """
     count = rows.shape[1]
     number = np.arange(count, dtype=np.int32)
@@ -38,11 +39,11 @@ def orthonormal(rows: Array) -> Array:
 
 
 def iterated(matrix: Array, basis: Array, turns: Array | int) -> tuple[Array, Array]:
-    """Return B after some turns of orthogonal iteration, B ← orthonormal(A B), and the diagonal of Bᵀ A B.
+    """Return B after `turns` rounds of orthogonal iteration, B ← orthonormal(A B), and the diagonal of Bᵀ A B.
 
-    For matrices on a leading axis. A is symmetric and positive semidefinite; B has orthonormal columns and turns into
-    A's foremost eigenvectors, the first one first. Columns are put in order before, which spares turns when eigenvalues
-    have changed places.
+    It takes matrices on a leading axis. A is symmetric and positive semidefinite. B has orthonormal columns and
+    converges to A's leading eigenvectors, the first one first. Columns are sorted beforehand, which saves rounds when
+    eigenvalues have changed places.
 
     The shift δ in (A + δI)B bounds what rounding can do: Bᵀ(A + δI)B ⪰ δI, so the columns are independent whatever A's
     rank. Eigenvectors stay the same; those of eigenvalues below δ = 32 eps tr A keep their old place.
@@ -86,7 +87,7 @@ def _ordered(values: Array) -> Array:
 
 
 def spread(length: int, count: int, dtype: Any) -> np.ndarray:
-    """Return orthonormal columns that are orthogonal to nothing in particular: cosines with random signs of rows."""
+    """Return orthonormal columns that favor no direction: cosines whose rows have random signs."""
     place, frequency = np.arange(length)[:, None] + 0.5, np.arange(count)
     cosines = np.cos(np.pi * place * frequency / length) * np.sqrt(np.where(frequency, 2, 1) / length)
     signs = np.random.default_rng(length).choice([-1.0, 1.0], (length, 1))
@@ -97,7 +98,7 @@ def eigenvectors(matrix: Array) -> tuple[Array, Array]:
     """Return eigenvalues, in any order, and eigenvectors of a symmetric matrix; no LAPACK up to 3 × 3.
 
     Jacobi's rotations: in the plane of rows p and q the tangent is t = sign(d) 2a / (|d| + √(d² + 4a²)), with
-    a = A_pq and d = A_qq − A_pp. Of two rows the first rotation is exact.
+    a = A_pq and d = A_qq − A_pp. For two rows the first rotation is exact.
     """
     size = len(matrix)
     if size > SMALL:
@@ -113,7 +114,7 @@ def eigenvectors(matrix: Array) -> tuple[Array, Array]:
 def _rotation(matrix: Array, p: int, q: int) -> Array:
     """Return the rotation of rows p and q that makes their entry of the matrix 0."""
     twice, apart = 2 * matrix[p, q], matrix[q, q] - matrix[p, p]
-    # hypot's way round overflow is not needed for what has a unit diagonal.
+    # A matrix with a unit diagonal does not need hypot's protection against overflow.
     below = jnp.abs(apart) + jnp.sqrt(apart**2 + twice**2)
     tangent = jnp.where(below == 0, 0, twice / jnp.where(below == 0, 1, below))
     tangent = jnp.where(apart < 0, -tangent, tangent)
@@ -124,6 +125,6 @@ def _rotation(matrix: Array, p: int, q: int) -> Array:
 
 
 def _unit(row: Array) -> Array:
-    """Return the rows with length 1."""
+    """Return the rows, scaled to length 1."""
     square = jnp.sum(row * row, axis=-1, keepdims=True)
     return row * jax.lax.rsqrt(jnp.maximum(square, jnp.finfo(row.dtype).tiny))

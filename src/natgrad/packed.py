@@ -1,8 +1,8 @@
-"""Parameters as the step sees them: small arrays packed into one vector, large ones as they are.
+"""Parameters as the step sees them: small arrays are packed into one vector, large ones stay as they are.
 
-A compiler pays for every array and every operation on it. A network has many small arrays, and packed they cost no more
-than one: a step's vector algebra compiles as if the network had two or three arrays. What is large, or lies on several
-devices, is never copied or moved.
+Compile time grows with the number of arrays and operations. A network has many small arrays, and packed they cost no
+more than one: a step's vector algebra compiles as if the network had two or three arrays. An array that is large, or
+lies on several devices, is never copied or moved.
 """
 
 import math
@@ -19,7 +19,7 @@ from jax import Array
 from natgrad.tree import Tree
 
 SMALL = 2**17
-"""The most numbers in an array that is packed."""
+"""The largest size of an array that is packed."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Layout:
     """How a tree is packed."""
 
     structure: Any
-    """The tree's, from `jax.tree.structure`."""
+    """The tree's structure, from `jax.tree.structure`."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of its leaves."""
+    """The shapes of its leaves."""
     groups: tuple[tuple[int, ...], ...]
-    """The leaves in each array: one as it is, or several of one dtype end to end."""
+    """The leaves in each array: one leaf as it is, or several of one dtype end to end."""
 
     @classmethod
     def of(cls, tree: Tree) -> "Layout":
@@ -84,7 +84,7 @@ class Packed:
 
 
 def on_one_device(tree: Tree) -> bool:
-    """Tell whether arrays are known to lie on one device. Of traced arrays nobody can tell where there are several."""
+    """Tell whether arrays are known to lie on one device. With several devices, traced arrays are not."""
     try:
         return all(len(leaf.sharding.device_set) == 1 for leaf in jax.tree.leaves(tree))
     except (AttributeError, jax.errors.ConcretizationTypeError):
@@ -98,7 +98,7 @@ def packed(tree: Tree) -> Tree:
 
 
 def unpacked(tree: Tree) -> Tree:
-    """Return the tree, with everything in it that was packed as it was before."""
+    """Return the tree with everything in it unpacked."""
     return jax.tree.map(
         lambda node: node.layout.unpack(node.arrays) if isinstance(node, Packed) else node,
         tree,
@@ -107,7 +107,7 @@ def unpacked(tree: Tree) -> Tree:
 
 
 def packed_like(like: Tree, tree: Tree) -> Tree:
-    """Return a tree with everything packed that is packed in another."""
+    """Return the tree, packed in the same places as `like`."""
     return jax.tree.map(
         lambda node, own: node.layout.pack(own) if isinstance(node, Packed) else own,
         like,
@@ -117,7 +117,7 @@ def packed_like(like: Tree, tree: Tree) -> Tree:
 
 
 def on_leaves(function: Callable[[Tree], Tree], tree: Tree) -> Tree:
-    """Return function(tree) for a function that wants to see the leaves, packed as the tree was."""
+    """Apply a function that needs the unpacked leaves; return its result packed as the tree was."""
     return packed_like(tree, function(unpacked(tree)))
 
 

@@ -1,8 +1,8 @@
 """What an optimizer is made of: small objects whose structure is static and whose numbers are leaves.
 
 A part is a frozen dataclass and a pytree. Its floats, and the parts inside it, are children; integers, strings and
-functions are structure. So a jitted step takes the whole optimizer as an argument: a new number compiles nothing,
-and numbers can be traced, scheduled and mapped over by `jax.vmap`.
+functions are structure. So a jitted step takes the whole optimizer as an argument. A new number compiles nothing, and
+numbers can be traced, scheduled and mapped over by `jax.vmap`.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ import jax
 import numpy as np
 
 CHILDREN = "_children"
-"""Where a part that was rebuilt keeps the names of its children: their values need not tell any more."""
+"""A rebuilt part keeps the names of its children here: a transformed value may no longer look like a child."""
 
 
 class Part:
-    """The base of every part. Of a class that is no dataclass itself, everything is structure."""
+    """The base of every part. An object whose class is not itself a dataclass is structure as a whole."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -36,7 +36,7 @@ class Named(IntEnum):
 
 
 def require(condition: Callable[[], Any], otherwise: str) -> None:
-    """Raise ValueError unless the condition holds. Of traced numbers, and of several, nobody can tell: they pass."""
+    """Raise ValueError unless the condition holds. Traced numbers, and several at once, cannot be tested: they pass."""
     try:
         holds = bool(condition())
     except (jax.errors.ConcretizationTypeError, ValueError):
@@ -46,7 +46,7 @@ def require(condition: Callable[[], Any], otherwise: str) -> None:
 
 
 def is_built_in(part: Any) -> bool:
-    """Tell whether a part and all parts inside it are the library's own, and none a user's."""
+    """Tell whether a part and all parts inside it are the library's own and not a user's."""
     if not isinstance(part, Part):
         return True
     own = type(part).__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -81,7 +81,7 @@ def _with_keys(part: Part) -> tuple[tuple[Any, ...], Any]:
 def _rebuilt(cls: type, structure: Any, children: Any) -> Any:
     if isinstance(structure, Part):
         return structure
-    # Not by __init__: a child may be a tracer, or whatever a transformation puts in its place, a bool or None say.
+    # __init__ is not called: a child may be a tracer, or what a transformation puts in its place, such as None.
     part: Any = object.__new__(cls)
     names, static = structure
     for name, value in (*zip(names, children, strict=True), *static, (CHILDREN, names)):

@@ -1,4 +1,4 @@
-"""Cheap approximations P of the metric, applied inverse: to speed a solver up, or as a direction of their own."""
+"""Cheap approximations P of the metric. P⁻¹ speeds up a solver, or gives a direction by itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class Preconditioner(Part):
         return ()
 
     def inverse(self, here: Here, memory: Tree) -> tuple[Inverse, Tree]:
-        """Return r ↦ P⁻¹r (None is the identity) and the memory, which is kept even if the step is refused.
+        """Return r ↦ P⁻¹r (None is the identity) and the memory.
 
-        So nothing from a batch that is not finite may enter it.
+        The memory is kept even if the step is refused, so no number that is not finite may enter it.
         """
         raise NotImplementedError
 
     def scale(self, memory: Tree, like: Tree) -> Tree:
-        """Return s, a tree like this one, where P damps by λ‖s∘d‖²; None, the default, for λ‖d‖²."""
+        """Return s, shaped like this tree, if P damps by λ‖s∘d‖²; None, the default, if P damps by λ‖d‖²."""
         return None
 
 
@@ -40,7 +40,7 @@ class Identity(Preconditioner):
     """P = I."""
 
     def inverse(self, here: Here, memory: Tree) -> tuple[Inverse, Tree]:
-        """Return nothing to apply."""
+        """Return None, the identity."""
         return None, memory
 
 
@@ -48,8 +48,8 @@ class Identity(Preconditioner):
 class Diagonal(Preconditioner):
     """P = (diag(mean of squared gradients) + λ)^exponent (Martens 2010: 0.75), on the gradient batch.
 
-    The squares are those of each example's gradient, estimated without forming them: random signs, `blocks`
-    groups of examples, unbiased.
+    The squares are those of each example's gradient. Random signs on `blocks` groups of examples give an unbiased
+    estimate, and no example's gradient is formed.
     """
 
     exponent: float = 0.75
@@ -84,7 +84,7 @@ class Jacobi(Preconditioner):
 
 def _divide_by(diagonal: Tree, shift: Array, exponent: float, floor: float) -> Callable[[Tree], Tree]:
     least = floor * tree.max_abs(diagonal)
-    # Without damping a parameter that nothing depends on has curvature 0: its gradient is 0 too.
+    # Without damping, a parameter that nothing depends on has curvature 0; its gradient is 0 too.
     least = jnp.maximum(least, jnp.finfo(least.dtype).tiny ** 0.5)
 
     def entry(d: Array) -> Array:

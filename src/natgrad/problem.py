@@ -21,14 +21,14 @@ from natgrad.tree import Tree
 
 Model = Callable[..., Any]
 SINGLE = (Bernoulli, Categorical, Gaussian, Poisson)
-"""The likelihoods of one array; those of a user's functions may take any tree."""
+"""The likelihoods whose outputs are one array; a likelihood of a user's functions may take any tree."""
 ROUNDING = 2.0
 """The rounding error of a loss, in units of eps times itself."""
 
 
 @dataclass(frozen=True)
 class Stateful:
-    """A model that returns `(outputs, new_context)`: batch-norm statistics, say.
+    """A model that returns `(outputs, new_context)`, such as batch-norm statistics.
 
     Within a step the context is one fixed value; the new one comes from the gradient pass, in `info.context`.
     """
@@ -62,11 +62,11 @@ class Start(NamedTuple):
 
     loss: Array
     resolution: Array
-    """The least change that rounding cannot feign."""
+    """The least change that cannot be mere rounding."""
     outputs: Tree = None
-    """Of a batch held whole."""
+    """The outputs, if the batch is held whole."""
     losses: Tree = None
-    """Of a batch taken in chunks, one number per example."""
+    """The losses, one number per example, if the batch is taken in chunks."""
 
     @classmethod
     def of_value(cls, loss: Array) -> "Start":
@@ -105,7 +105,7 @@ class Problem:
         return _per_weight(self.objective or self.likelihood.nll, examples, outputs, examples.targets)
 
     def changes(self, outputs: Tree, new_outputs: Tree, examples: Examples) -> Tree:
-        """Return ℓ(new_outputs) − ℓ(outputs) for each example, to the digits that a small change has."""
+        """Return ℓ(new_outputs) − ℓ(outputs) for each example; a small change keeps its digits."""
         if self.objective is None:
             return _per_weight(self.likelihood.change, examples, outputs, new_outputs, examples.targets)
         return tree.sub(self.losses(new_outputs, examples), self.losses(outputs, examples))
@@ -115,7 +115,7 @@ class Problem:
         return tree.total(examples.weighted(self.losses(outputs, examples)))
 
     def examples(self, params: Tree, inputs: Tree, targets: Tree = None, weights: Tree = None) -> Examples:
-        """Return a batch with normalized weights, after refusing what does not fit together."""
+        """Return a batch with normalized weights; refuse arrays that do not fit together."""
         lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(inputs)}
         if not lengths or () in lengths or (0,) in lengths:
             raise ValueError("The batch is empty, or an input has no example axis.")
@@ -209,10 +209,10 @@ class Problem:
     def start(self, seen: OverExamples[Any], params: Tree) -> Start:
         """Return the loss where the model was evaluated or linearized, ready to measure changes of it.
 
-        What rounding makes of an example's loss: eps times it, and what errors of the outputs do to it. Those are eps
-        times the outputs r and, where the model is linearized, eps times J(s ∘ θ), s signs: large terms of a sum that
-        cancel leave an error of their own size, in the precision sums are taken in. The examples' errors are
-        independent: that of their sum is the root of the sum of their squares.
+        The rounding error of an example's loss is eps times the loss, plus the effect of errors of the outputs. Those
+        errors are eps times the outputs r and, if the model is linearized, eps times J(s ∘ θ) for mixed signs s:
+        large terms that cancel in a sum leave an error of their own size, in the precision of the sum. The examples'
+        errors are independent, so the error of their sum is the root of the sum of their squares.
         """
         raw = jax.eval_shape(self.evaluate, params, seen.examples.inputs)[0]
         eps, inside = (_eps(outputs) for outputs in (raw, working_shapes(raw)))
@@ -256,7 +256,7 @@ class Problem:
 def run(
     model: Model, has_aux: bool, params: Tree, rest: Tree, inputs: Tree, context: Tree
 ) -> tuple[Any, tuple[Any, Any]]:
-    """Return outputs and (new context, aux), running the model's own Python with its frozen parameters."""
+    """Run the model's own Python code with its frozen parameters; return outputs and (new context, aux)."""
     own = unpacked(params)
     whole = own if rest is None else frozen.merge(own, rest)
     args = (whole, inputs) if context is None else (whole, inputs, context)
@@ -271,7 +271,7 @@ def run(
     return found["outputs"], (found.get("context"), found.get("aux"))
 
 
-# Traced once per model and shape, however many passes over it a step makes.
+# The model is traced once per shape, however many passes over it a step makes.
 _evaluate = jax.jit(run, static_argnums=(0, 1), inline=True)
 
 
@@ -290,7 +290,7 @@ def _eps(outputs: Tree) -> float:
 
 
 def _with_signs(theta: Tree) -> Tree:
-    """Return θ with about half of its signs changed, here and there: the top bits of a Weyl sequence."""
+    """Return θ with about half of its signs changed, as the top bits of a Weyl sequence say."""
 
     def one(leaf: Array) -> Array:
         place = jax.lax.iota(jnp.uint32, leaf.size).reshape(leaf.shape)
@@ -300,7 +300,7 @@ def _with_signs(theta: Tree) -> Tree:
 
 
 def _per_weight(fn: Callable[..., Tree], examples: Examples, *values: Tree) -> Tree:
-    """Return fn's numbers, one per weight: with a weight per position, each position is an example of its own."""
+    """Return fn's numbers, one per weight. With one weight per position, each position counts as an example."""
     coefficients = examples.coefficients
     if all(c.ndim == 1 for c in jax.tree.leaves(coefficients)):
         return fn(*values)
@@ -313,7 +313,7 @@ def _per_weight(fn: Callable[..., Tree], examples: Examples, *values: Tree) -> T
 
 
 def _over_chunks(stacked: Array) -> Array:
-    """One context from the chunks': the mean of what can be averaged, the last of the rest (counters, keys)."""
+    """Return one context for all chunks: the mean of floating arrays, the last value of the rest (counters, keys)."""
     if jnp.issubdtype(stacked.dtype, jnp.floating) and stacked.shape[0] > 1:
         return jnp.mean(stacked, axis=0)
     return stacked[-1]
@@ -324,11 +324,11 @@ def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no function, and a module that holds its own parameters."""
+    """Refuse what is not a function, and a module that holds its own parameters."""
     if not callable(model):
         raise TypeError("model must be a function: model(params, inputs) -> outputs.")
     inner = model.fn if isinstance(model, Stateful) else model
-    # A Partial is a function, with arrays bound to it on purpose.
+    # A Partial is a function that has arrays bound to it on purpose.
     holds = not isinstance(inner, jax.tree_util.Partial) and any(
         hasattr(leaf, "dtype") for leaf in jax.tree.leaves(inner)
     )
@@ -348,10 +348,10 @@ def _hashable(value: Any) -> bool:
 
 
 def _check_call(model: Model, args: tuple[Any, ...]) -> None:
-    """Refuse a context that is forgotten or one too many, before Python does without its name."""
+    """Refuse a missing or a superfluous context, in a message that names it; Python's own would not."""
     try:
         taken = inspect.signature(model.fn if isinstance(model, Stateful) else model)
-    except (TypeError, ValueError):  # Of some callables nobody knows the signature.
+    except (TypeError, ValueError):  # Some callables have no known signature.
         return
     try:
         taken.bind(*args)

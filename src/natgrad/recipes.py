@@ -1,10 +1,10 @@
 """The paper's methods, assembled: each is a few parts of the same step.
 
-Every recipe takes these too, and hands them to `Optimizer`, which says more of each:
+Every recipe also takes these and hands them to `Optimizer`, which says more about each:
 
     objective       a loss in place of the likelihood's        reject      refuse a step whose ρ is below this
     l2              adds (l2/2)‖θ‖² to the loss                max_norm    the longest step
-    weight_decay    the part of θ that a step takes off        trainable   which parameters move
+    weight_decay    the part of θ that a step subtracts        trainable   which parameters move
     microbatch      examples in memory at a time               decayed     which of them l2 and weight_decay act on
     has_aux         whether the model returns something else after its outputs
 """
@@ -54,9 +54,9 @@ from natgrad.solve import CG, Direct, TruncatedCG
 from natgrad.tree import Tree
 
 LEAST = 5e-3
-"""KNCG's λ stops falling at this part of ‖g‖ / ‖θ‖, by measurement on ten problems."""
+"""KNCG's λ stops falling at this multiple of ‖g‖ / ‖θ‖; measurements on ten problems chose it."""
 UNEVEN = 200.0
-"""KNCG damps inputs in units of their own where they differ by so much in mean square, by the same measurements."""
+"""KNCG damps inputs in units of their own if they differ by this factor; the same measurements chose it."""
 Rate = float | Callable[[Any], Any]
 Objective = Callable[[Tree, Tree], Array]
 
@@ -122,7 +122,7 @@ def natural_gradient(
         learning_rate: η, a float or an optax schedule (default 1). Not beside `search`.
         search: A rule for the step length, in place of a rate.
         solver: Default `CG(maxiter=20, rtol=1e-4)`, the paper's pseudo-code.
-        preconditioner: Of the solver, such as `Jacobi()` or `Kronecker()`; default none.
+        preconditioner: The solver's preconditioner, such as `Jacobi()` or `Kronecker()`; default none.
         metric: Default `Fisher()`.
         damping: Default `LevenbergMarquardt(1.0)`.
         objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
@@ -162,30 +162,32 @@ def kncg(
 ) -> Any:
     """KNCG: try it first on a new model, with minibatches of a hundred to a few thousand examples. No rate to tune.
 
-    Kronecker-preconditioned natural conjugate gradient, NCG-Q with Kronecker factors: the preconditioned gradient and
-    the last step, with coefficients from the exact quadratic model. There is no solver in a step: beside the gradient,
-    two forward-mode passes, a look at the loss and the preconditioner.
+    Kronecker-preconditioned natural conjugate gradient is NCG-Q with Kronecker factors. A step combines the
+    preconditioned gradient and the last step, with coefficients from the exact quadratic model. It runs no solver:
+    beside the gradient it costs two forward-mode passes, an evaluation of the loss and the preconditioner.
 
         opt = ng.kncg(model, likelihood)
         state = opt.init(params)
         params, state, info = opt.step(params, state, (inputs, targets))
         best = state.average
 
-    Returns an `Optimizer` in `ng.Averaged`. Evaluate and keep `state.average`; `params` is where the path goes on.
+    Returns an `Optimizer` in `ng.Averaged`. Evaluate and keep `state.average`; training continues from `params`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean.
-        preconditioner: Default `Kronecker(uneven=200)`: inputs of very different scales have units of their own.
+        preconditioner: Default `Kronecker(uneven=200)`, which damps inputs of very different scales in units of their
+            own.
         metric: Default `Fisher()`.
         damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% to 6% per step to 0.005 ‖g‖ / ‖θ‖.
             `LevenbergMarquardt("calibrate", lower_by=0.98, least=0.005)` looks for its own first λ.
-        floor: The smallest λ, in place of that rule. Not beside `damping`.
-        probe: The most examples of a batch that serve metric, factors and ρ, others at every step. None takes them all.
-        average: Of the parameters on the path, as in `ng.Averaged`; None returns the `Optimizer` itself.
-        reject: Steps with a smaller ρ are refused: by default those that raise the loss of their own batch.
+        floor: The smallest λ, which replaces that rule. Not beside `damping`.
+        probe: The most examples of a batch that the metric, the factors and ρ use, different ones at every step. None
+            uses them all.
+        average: The decay of the average of the parameters, as in `ng.Averaged`; None returns the `Optimizer` itself.
+        reject: Steps with a smaller ρ are refused; by default, steps that raise the loss of their own batch.
         objective, l2, weight_decay, microbatch, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
-        unknown: Nothing. A learning rate is refused in a sentence.
+        unknown: Nothing is accepted here; a learning rate gets a message of its own.
     """
     if {"learning_rate", "lr"} & unknown.keys():
         raise TypeError(
@@ -219,7 +221,7 @@ def fast(*arguments: Any, **options: Any) -> Optimizer:
 
 
 def with_former(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of `fast`, with the defaults of then for those that are not given."""
+    """Return the options of `fast`, with the defaults of natgrad 0.1 for those that are not given."""
     former: dict[str, Any] = {"probe": None}
     if "damping" not in options:
         former["floor"] = 1e-4
@@ -253,15 +255,15 @@ def natural_conjugate_gradient(
       `ng.Cobyla()`.
     * NCG-F, `beta=ng.PolakRibiere()`: β by formula, then a line search. With `metric=ng.DiagonalFisher()` it is
       Gonzalez & Dorronsoro's.
-    * NCG-Q, `direction=ng.Preconditioned(P)`: no solve and no probe; both coefficients from the quadratic model
-      with the exact metric, two JVPs.
+    * NCG-Q, `direction=ng.Preconditioned(P)`: no solve and no probe. Both coefficients come from the quadratic model
+      with the exact metric, by two JVPs.
 
     Args:
         model: `model(params, inputs) -> outputs`.
         likelihood: What the outputs mean.
         direction: `ng.Natural(solver)` or `ng.Preconditioned(preconditioner)`.
-        beta: A formula for β; None finds it by search.
-        search: In place of the member's own.
+        beta: A formula for β; None lets the search find β.
+        search: A search that replaces the member's own.
         metric: Default `Fisher()`.
         damping: Default `LevenbergMarquardt(3.0)`, the paper's start.
         objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
@@ -305,19 +307,21 @@ def gauss_newton(
 ) -> Optimizer:
     """Few parameters, many digits: Gauss–Newton steps for many λ from one decomposition, and the loss picks one.
 
-    For problems with a few thousand parameters or residuals whose targets can be met: physics-informed nets, curve
-    fitting, calibration. Give every step the same, whole batch, and use float64. There is no rate, λ or schedule.
+    Use it for problems with a few thousand parameters or residuals whose targets the model can fit: physics-informed
+    nets, curve fitting, calibration. Give every step the same, whole batch, and use float64. There is no rate, λ or
+    schedule to set.
 
-    The step forms the Jacobian and works in the smaller of parameter and residual space. Where both are too large, the
-    metric's products span a Krylov space instead: shapes decide. A loss that is a sum of squares (`Gaussian`, a
-    `Product` of them) is solved as least squares, to twice the digits that its normal equations have.
+    The step forms the Jacobian and works in the smaller of parameter and residual space. If both are too large, it
+    works in a Krylov space, which the metric's products span. The shapes decide which. A loss that is a sum of
+    squares (`Gaussian`, a `Product` of them) is solved as least squares, to twice the digits that its normal
+    equations have.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean; `ng.Likelihood.from_loss(…)` for a convex loss.
-        solver: Default `Direct()`, which holds the memory that may be taken.
+        solver: Default `Direct()`, whose `memory` bounds what a step may allocate.
         count: How many λ are tried per step.
-        ratio: The longest step is taken that keeps this part of its promise; None takes the lowest loss.
+        ratio: The longest step is taken whose ρ is at least this; None takes the lowest loss.
         metric: Default `Fisher()`, for a bare loss `GaussNewton()`.
         objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
     """
@@ -348,12 +352,13 @@ def hessian_free(
     decayed: Any = None,
     has_aux: bool = False,
 ) -> Optimizer:
-    """Hessian-Free (Martens 2010) with his constants: natural gradient descent, and his habits around the solver.
+    """Hessian-Free (Martens 2010) with his constants: natural gradient descent, and his rules around the solver.
 
-    CG on the Gauss–Newton matrix (the Fisher metric, for these likelihoods) to his progress stop, from 0.95 of
-    its last solution, preconditioned by (mean squared gradients + λ)^0.75; then back over the stored iterates
-    while the loss falls, then Armijo. Give `step` the full data as the batch and a chunk of it as
-    `metric_inputs=` and `ratio_batch=`. ρ is that of the step taken, after the Armijo factor.
+    CG solves with the Gauss–Newton matrix, which is the Fisher metric for these likelihoods. It starts from 0.95 of
+    its last solution, is preconditioned by (mean squared gradients + λ)^0.75, and ends by his progress rule. The
+    search then goes back over the stored iterates while the loss falls, and applies Armijo. Give `step` the full data
+    as the batch and a part of it as `metric_inputs=` and `ratio_batch=`. ρ is that of the step taken, after the
+    Armijo factor.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
@@ -403,15 +408,15 @@ def stochastic_hessian_free(
 ) -> Optimizer:
     """Hessian-Free for minibatches, after Kiros (2013).
 
-    A few CG iterations per step; warm start 0.5, growing by 1% per epoch to 0.99; the first trial length falls by
-    0.2% per epoch. λ starts at 1 and falls by 1% to 3% per step, never below 0.01: a warm start runs away along flat
-    directions that nothing damps. Give `step` a minibatch and a tenth of it as `metric_inputs=`.
+    A step makes a few CG iterations. The warm start is 0.5 and grows by 1% per epoch to 0.99; the first trial length
+    falls by 0.2% per epoch. λ starts at 1 and falls by 1% to 3% per step, never below 0.01: without damping, warm
+    starts diverge along flat directions. Give `step` a minibatch and a tenth of it as `metric_inputs=`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean.
         steps_per_epoch: Steps between two changes of warm start and trial length.
-        iterations: Of CG, in every step.
+        iterations: CG iterations per step.
         preconditioner: Default `Diagonal(0.75)`.
         metric: Default `GaussNewton()`.
         damping: Default `LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99)`.
@@ -457,15 +462,15 @@ def krylov_subspace_descent(
 ) -> Optimizer:
     """Krylov Subspace Descent (Vinyals & Povey 2012): BFGS in span{g, Fg, …, F^{k−1}g, last step}, no damping.
 
-    Give `step` a large batch for the gradient, and a part of it each as `metric_inputs=` and `search_batch=`,
-    drawn anew every step. `preconditioner=ng.Diagonal(1.0, floor=1e-4)` is the authors'.
+    Give `step` a large batch for the gradient, and two parts of it, drawn anew every step, as `metric_inputs=` and
+    `search_batch=`. `preconditioner=ng.Diagonal(1.0, floor=1e-4)` is the authors'.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean.
         size: k, the number of vectors from the gradient and the metric.
-        last_step: Whether the last step is one more.
-        preconditioner: Of the vectors; default none.
+        last_step: Whether the last step is one more vector.
+        preconditioner: Applied to the vectors; default none.
         search: Default `SubspaceBFGS(maxiter=size)`.
         metric: Default `GaussNewton()`.
         objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
@@ -503,8 +508,8 @@ def tonga(
 ) -> Optimizer:
     """TONGA (Le Roux, Manzagol & Bengio 2008): θ ← θ − η (C + λI)⁻¹ g, C the running covariance of the gradients.
 
-    Online and low-rank, `ng.directions.Tonga(rank=5, block=50, decay=0.995)`; λ = 1 and η = 0.01 unless given. The
-    batch form is `ng.natural_gradient(metric=ng.EmpiricalFisher(centered=True))`.
+    C is online and low-rank, `ng.directions.Tonga(rank=5, block=50, decay=0.995)`; λ = 1 and η = 0.01 unless given.
+    The batch form is `ng.natural_gradient(metric=ng.EmpiricalFisher(centered=True))`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.

@@ -1,4 +1,4 @@
-"""What a step is given, what it carries on, and what it shows: plain tuples of arrays."""
+"""What a step takes, what it passes on to the next one, and what it reports: plain tuples of arrays."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from natgrad.tree import Tree
 
 
 class Outcome(Named):
-    """What became of a step. Where `info.accepted` is false the parameters are as they were, to the bit."""
+    """What became of a step. If `info.accepted` is false, the parameters are unchanged to the bit."""
 
     ACCEPTED = 0
     NONFINITE_GRADIENT = 1
@@ -24,9 +24,10 @@ class Outcome(Named):
     REJECTED = 5
     """ρ fell below the optimizer's `reject`."""
     NO_DIRECTION = 6
-    """The solver met curvature that is not positive at once and gave nothing; a larger λ mends it."""
+    """The solver met curvature that is not positive in its first iteration and returned nothing; a larger λ helps."""
     UNMEASURABLE = 7
-    """The loss cannot resolve what the step does, promised or done. A fixed rate takes it, a search stays; λ falls."""
+    """The loss can resolve neither the promised nor the actual change. A fixed rate takes the step, a search does
+    not; λ falls."""
 
 
 class Batches(NamedTuple):
@@ -47,7 +48,7 @@ class Data(NamedTuple):
     """Everything one step is given beside parameters and state."""
 
     batches: Batches
-    """Each with targets and weights, or None in their places."""
+    """Each batch has targets and weights, or None in their place."""
     rest: Tree = None
     """The parameters that are not trained."""
     context: Tree = None
@@ -57,7 +58,7 @@ class Data(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the next step needs. Never holds a NaN or an infinity, nor an empty array: any tool can save it."""
+    """What the next step needs. It never holds a NaN, an infinity or an empty array: any tool can save it."""
 
     steps: Array
     """Steps asked for so far, refused ones included."""
@@ -68,7 +69,7 @@ class State(NamedTuple):
     record: Tree
     """What the damping rule remembers."""
     last: Tree
-    """The last step, where the direction or the damping rule looks at it; otherwise ()."""
+    """The last step, if the direction or the damping rule uses it; otherwise ()."""
     direction: Tree
     """What the direction remembers."""
 
@@ -83,13 +84,13 @@ class Info(NamedTuple):
     new_loss: Array
     """The loss after the step (as tried, if it was refused) on the ratio batch."""
     resolution: Array
-    """The least change of that loss that rounding cannot feign."""
+    """The least change of that loss that cannot be mere rounding."""
     rho: Array
-    """Actual over predicted change of the loss; 1 where both are below the resolution."""
+    """Actual over predicted change of the loss; 1 if both are below the resolution."""
     stretch: Array
-    """The last step's dᵀFd on this batch over that on its own; 0 where the rule does not look at it."""
+    """dᵀFd of the last step d on this batch, divided by dᵀFd on its own batch; 0 if the rule does not use it."""
     damping: Array
-    """λ used in this step; the one chosen, where a search chooses it."""
+    """λ used in this step; if a search chooses λ, its choice."""
     answer: Array
     """What λ does next and why, an `Answer`; print it with `ng.Answer.name_of`."""
     accepted: Array
@@ -102,7 +103,7 @@ class Info(NamedTuple):
     """‖θ′ − θ‖ as tried."""
     kl: Array
     """½ dᵀFd: the KL divergence of the step on the metric's inputs, to second order. A step with a metric always
-    tells it: one forward-mode pass, unless the search has it already."""
+    computes it, by one forward-mode pass unless the search has it already."""
     solver: SolverInfo | None
     """How the linear solve went; None where there is none."""
     context: Tree

@@ -1,7 +1,7 @@
 """The vector space of pytrees: what a solver needs to know about parameters.
 
 A vector is any pytree of floating arrays of one structure. Nothing here ravels: leaves keep their
-shapes, dtypes and shardings. Every product of matrices asks for full precision: accelerators take less by default.
+shapes, dtypes and shardings. Every product of matrices asks for full precision: accelerators use less by default.
 """
 
 from collections.abc import Callable
@@ -70,13 +70,13 @@ def norm(x: Tree) -> Array:
 
 
 def power_of_two(magnitude: Array) -> Array:
-    """Return the power of two nearest a positive number; 1 for 0 and for what is not finite.
+    """Return the power of two nearest a positive number; 1 for 0 and for numbers that are not finite.
 
-    Dividing by it rounds nothing, so what is computed after scales with the input to the bit. The exponent
-    is kept where the reciprocal is a normal number.
+    Division by a power of two rounds nothing, so later results scale with the input to the bit. The exponent is kept
+    where the reciprocal is a normal number.
     """
     precision = jnp.finfo(magnitude.dtype)
-    # The exponent's bits alone are the power below. Not exp2, which rounds, nor ldexp, which costs a power.
+    # The exponent's bits alone give the power of two below. exp2 would round, and ldexp would compute a power.
     integer = jnp.dtype(f"uint{precision.bits}")
     mask = jnp.array(((1 << precision.nexp) - 1) << precision.nmant, integer)
     bits = jax.lax.bitcast_convert_type(magnitude, integer) & mask
@@ -105,7 +105,7 @@ def zeros_like(x: Tree) -> Tree:
 
 
 def matmul(x: Array, y: Array) -> Array:
-    """Return x y, not in the reduced precision that accelerators take for products."""
+    """Return x y in full precision; accelerators use less for products by default."""
     return jnp.matmul(x, y, precision="highest")
 
 
@@ -134,7 +134,7 @@ def unravel(flat: Array, like: Tree) -> Tree:
 
 
 def where(condition: Array, x: Tree, y: Tree) -> Tree:
-    """Return x where the scalar condition holds, else y: a choice, so a NaN in the other is harmless."""
+    """Return x if the scalar condition holds, else y. A NaN in the one not chosen does no harm."""
     return jax.tree.map(lambda u, v: jnp.where(condition, u, v), x, y)
 
 
@@ -160,7 +160,7 @@ def cast_like(x: Tree, like: Tree) -> Tree:
 
 
 class Stack(NamedTuple):
-    """Many rows in one: every leaf has a leading axis. A few rows are a plain tuple of trees."""
+    """Many rows in one tree: every leaf has a leading axis. A few rows are a plain tuple of trees."""
 
     leaves: Tree
 
@@ -188,14 +188,14 @@ def combine(z: Array, rows: Rows) -> Tree:
 
 
 def each(function: Callable[[Tree], Tree], rows: Rows) -> Rows:
-    """Return the function of every row."""
+    """Apply the function to every row."""
     if isinstance(rows, Stack):
         return Stack(jax.vmap(function)(rows.leaves))
     return tuple(function(row) for row in rows)
 
 
 def along(rows: Rows, x: Tree) -> Array:
-    """Return ⟨row_i, x⟩ for every row, as sums: what a matrix product would contract may be sharded."""
+    """Return ⟨row_i, x⟩ for every row, as sums, because the axes that a matrix product contracts may be sharded."""
     if isinstance(rows, Stack):
         return jax.vmap(lambda row: vdot(row, x))(rows.leaves)
     return jnp.stack([vdot(row, x) for row in rows])
@@ -225,10 +225,10 @@ def onto(rows: Stack, x: Tree) -> Array:
 
 
 def after(scalar: Array, *earlier: Array) -> Array:
-    """Return the scalar as it is, but only once these arrays are there.
+    """Return the scalar unchanged, but make it depend on these arrays, so that they are computed first.
 
-    A loop overwrites a vector in place only if everything that reads it is known to come first; otherwise it
-    copies it. A factor that seems to depend on the readers' results tells it so.
+    A compiled loop overwrites a vector in place only if all its readers are known to come first; otherwise it copies
+    the vector. A factor that seems to depend on the readers' results proves that order.
     """
     for array in (array for array in earlier if array.size):
         scalar = scalar + jnp.minimum(jnp.abs(array.ravel()[0]), 0).astype(scalar.dtype)
@@ -238,7 +238,8 @@ def after(scalar: Array, *earlier: Array) -> Array:
 def at_once(count: int, most: int | None = None) -> int | None:
     """Return how many of `count` vectors `jax.lax.map` treats together; None is one by one.
 
-    A CPU's cache holds the numbers of one, seldom of eight: there one by one takes a fraction of the time.
+    A CPU's cache often holds the numbers of one vector but not of eight: there, one by one takes a fraction of the
+    time.
     """
     most = (1 if jax.default_backend() == "cpu" else 8) if most is None else most
     return None if min(most, count) == 1 else min(most, count)

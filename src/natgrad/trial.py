@@ -33,13 +33,13 @@ class Trial(NamedTuple):
     change: Array
     """Its change by the step."""
     actual: Array
-    """The same, made up for the slope of other examples: what ρ divides."""
+    """The same change, corrected for the slope on other examples: the numerator of ρ."""
     predicted: Array
     rho: Array
 
 
 def tried(opt: Any, here: Here, proposal: Proposal, found: Found) -> Trial:
-    """Return the step, its length and its changes of the loss: predicted, and on the ratio batch as they are."""
+    """Return the step, its length, the predicted change of the loss, and the actual one on the ratio batch."""
     moved, step, z = move(opt, here.params, proposal.rows, found.z)
     slope = tree.vdot(here.gradient, step) if z is None else jnp.sum(z * proposal.slopes)
     step_norm = tree.norm(step)
@@ -72,8 +72,8 @@ def _measured(
 ) -> tuple[Start, Array, Any]:
     """Return the loss on the ratio batch, its change by the step, and what to add to it for ρ; NaN if not asked for.
 
-    On other examples a step does less than on those it was made from, however good the model: their slope is
-    another. With the difference made up, what is left is the model's error, and that is what ρ asks for.
+    On other examples a step achieves less than on those it was made from, however good the model, because their slope
+    differs. After a correction for the slope, what is left is the model's error, which ρ is meant to measure.
     """
     nan = jnp.full_like(slope, jnp.nan)
     if here.ratio_examples is not None and opt.measures_ratio:
@@ -113,7 +113,7 @@ def penalty_change(opt: Any, params: Tree, moved: Tree) -> Any:
 def move(opt: Any, params: Tree, rows: Rows, z: Array) -> tuple[Tree, Tree, Array | None]:
     """Return θ + d in the dtypes of the parameters, d, and the coefficients that made it.
 
-    d = zᵀB, kept within its bound. In half precision it is what rounding left of that, and no coefficients made it.
+    d = zᵀB, cut to the bound on its length. In half precision d is rounded, and then no coefficients give it exactly.
     """
     if opt.max_norm is not None:
         length = tree.norm(tree.combine(z, rows))
@@ -127,12 +127,12 @@ def move(opt: Any, params: Tree, rows: Rows, z: Array) -> tuple[Tree, Tree, Arra
 
 
 def rounds(params: Tree) -> bool:
-    """Tell whether parameters are kept in less precision than steps are computed in."""
+    """Tell whether parameters have less precision than the steps."""
     return any(leaf.dtype.itemsize < 4 for leaf in jax.tree.leaves(params))
 
 
 def rounding(opt: Any, here: Here, proposal: Proposal) -> Array:
-    """Return ½eᵀFe, what rounding makes of the loss: e is its error in the step along the first row, taken whole."""
+    """Return ½eᵀFe, the effect of rounding on the loss; e is the rounding error of a whole step along the first row."""
     assert here.metric is not None
     first = jax.nn.one_hot(0, tree.count(proposal.rows), dtype=proposal.slopes.dtype)
     _, left, _ = move(opt, here.params, proposal.rows, first)
@@ -145,7 +145,7 @@ def penalty(opt: Any, theta: Tree) -> Any:
 
 
 def pull(opt: Any, v: Tree) -> Tree:
-    """Return l2 · v on the parameters that the penalty acts on, 0 on the others."""
+    """Return l2 · v for the parameters that the penalty acts on, and 0 for the others."""
     if opt.decayed is None:
         return tree.scale(opt.l2, v)
 

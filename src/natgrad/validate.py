@@ -59,7 +59,7 @@ def parameters(params: Tree) -> None:
 
 
 def batches(given: Batches) -> Batches:
-    """Return every batch as (inputs, targets, weights), after refusing what is none."""
+    """Return every batch as (inputs, targets, weights); refuse what is not a batch."""
     return Batches(
         batch("batch", given.gradient),
         _metric_batch(given),
@@ -82,7 +82,7 @@ def batch(name: str, given: Any) -> tuple[Tree, Tree, Tree]:
 
 
 def _metric_batch(given: Batches) -> tuple[Tree, Tree, Tree] | None:
-    """Return the metric's own batch; with weights alone it has the gradient's inputs and targets."""
+    """Return the metric's own batch; if only weights are given, it takes the gradient's inputs and targets."""
     if given.metric is None:
         return None
     inputs, targets, weights = (
@@ -96,7 +96,7 @@ def _metric_batch(given: Batches) -> tuple[Tree, Tree, Tree] | None:
 
 
 def metric(opt: Any, given: Batches) -> None:
-    """Refuse a batch that is none of this metric's."""
+    """Refuse a metric batch that this metric cannot use."""
     if given.metric is None or not opt.direction.needs_metric:
         return
     batch = given.metric if isinstance(given.metric, tuple) else (given.metric, None)
@@ -113,7 +113,7 @@ def metric(opt: Any, given: Batches) -> None:
     for one, other in zip(jax.tree.leaves(batch[0]), jax.tree.leaves(inputs), strict=True):
         if jnp.shape(one)[1:] != jnp.shape(other)[1:]:
             raise ValueError(
-                f"metric_inputs have shape {jnp.shape(one)}; the batch's inputs {jnp.shape(other)}."
+                f"metric_inputs have shape {jnp.shape(one)}; the batch's inputs have shape {jnp.shape(other)}."
             )
     if targets is None and opt.metric.needs_targets(opt.problem):
         raise ValueError(f"{kind} is defined by labels: give metric_targets= beside metric_inputs=.")
@@ -140,7 +140,7 @@ def state(wanted: State, found: State) -> None:
     """Refuse the state of another optimizer, or of other parameters."""
     if not _same(found, wanted):
         raise ValueError(
-            "state does not belong to this optimizer and these parameters: start from opt.init(params), or go on "
+            "state does not belong to this optimizer and these parameters: start from opt.init(params), or continue "
             "with the recipe, the settings and the parameters it was made with."
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 def load(directory: str | Path, what: str = "evaluations") -> Any:
     """Return what the logs of a run hold as a tidy table (pandas): `evaluations`, `steps`, `measures` or `runs`.
 
-    One row per evaluation, with its method, seed and training; `runs` has one row per log.
+    The table has one row per evaluation, with its method, seed and training; `runs` has one row per log.
     """
     from natgrad_paper.report.load import table
 

@@ -7,18 +7,18 @@ from typing import Any
 
 
 class UserError(Exception):
-    """Something the user gave cannot be used. The message is one line that says what and why."""
+    """Something that the user gave cannot be used. The message is one line that says what and why."""
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
-        # What was found may hold control characters, and a terminal obeys some of them.
+        # The value found may hold control characters, and a terminal obeys some of them.
         super().__init__(
             "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
         )
 
 
 class FieldError(UserError):
-    """A value that does not fit: names where it stands, what was expected there and what was found."""
+    """A value does not fit. The message names its place, what was expected there and what was found."""
 
     def __init__(self, where: str, field: str, expected: str, found: Any) -> None:
         self.where, self.field, self.expected, self.found = where, field, expected, found
@@ -27,7 +27,7 @@ class FieldError(UserError):
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give a machine's refusal that names no file (a full disk names none) the one that was being written."""
+    """Add the file being written to an error of the machine that names none, as for a full disk."""
     try:
         yield
     except OSError as problem:

@@ -42,13 +42,13 @@ class Proposal(NamedTuple):
     dampings: Array | None = None
     """λ of each row, where every row has its own."""
     promises: Array | None = None
-    """The change of the loss that each row promises, of rows that the quadratic model alone does not describe."""
+    """The change of the loss that each row promises, if it is not the quadratic model's."""
     scale: Tree = None
-    """s, where a row d is damped by λ‖s∘d‖²; None for λ‖d‖²."""
+    """s, if λ‖s∘d‖² damps a row d; None if λ‖d‖² does."""
 
     @property
     def scaled(self) -> Rows:
-        """The rows times s: their lengths are what λ damps."""
+        """The rows times s: λ damps their lengths."""
         if self.scale is None:
             return self.rows
         assert not isinstance(self.rows, Stack)
@@ -78,7 +78,7 @@ class Direction(Part):
     def forget(self, before: Tree, after: Tree) -> Tree:
         """Return the memory after a step that was refused: `before` is what it was, `after` is what was proposed.
 
-        What is measured anew only now and then is worth keeping, if it is finite whatever the batch held.
+        What is measured only every few steps is worth keeping, if it is always finite, whatever the batch held.
         """
         return before
 

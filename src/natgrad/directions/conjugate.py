@@ -16,7 +16,7 @@ from natgrad.tree import Stack, Tree
 
 @dataclass(frozen=True)
 class WithLastStep(Direction):
-    """The rows of another direction, and the last step: NCG-L and NCG-Q find both coefficients anew.
+    """The rows of another direction, and the last step: NCG-L and NCG-Q find both coefficients at every step.
 
     The paper's d_{t−1} is the last step up to a factor, which the search finds; 0 at first and after a refusal.
     """

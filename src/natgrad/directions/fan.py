@@ -5,8 +5,8 @@ and c = σ ∘ Uᵀr: a product with Aᵀ would square the condition of A and lo
 
     gᵀd + ½dᵀFd = −½ Σ (c w + λ w²)
 
-D holds the metric's own diagonal, D_jj = √F_jj (Marquardt 1963), so λ has no unit and the path does not depend on
-those of the parameters. A second derivative bends the row (geodesic acceleration, Transtrum & Sethna 2012):
+D holds the metric's own diagonal, D_jj = √F_jj (Marquardt 1963), so λ has no unit and the steps do not depend on the
+units of the parameters. A second derivative bends the row (geodesic acceleration, Transtrum & Sethna 2012):
 
     d ← d + ½a,     a = −(F + λD²)⁻¹ Σ c Jᵀ M f″(d, d)
 """
@@ -30,11 +30,11 @@ from natgrad.solve.direct import Direct, decomposed, decomposed_dual
 from natgrad.tree import Stack, Tree
 
 BENT = 10
-"""Rows that are bent."""
+"""The number of rows that are bent."""
 
 
 class Spectrum(NamedTuple):
-    """F in a space where λ is a division: its eigenvalues, and the gradient there."""
+    """F in its eigenbasis, where damping by λ is a division: its eigenvalues, and the gradient there."""
 
     values: Array
     gradient: Array
@@ -44,9 +44,9 @@ class Spectrum(NamedTuple):
     bend: Callable[[Array], Array]
     """From one step d to the coordinates of Σ c Jᵀ M f″(d, d)."""
     least: float
-    """The smallest λ that means something, as a part of the largest eigenvalue."""
+    """The smallest λ that rounding does not hide, as a fraction of the largest eigenvalue."""
     outside: tuple[Array, Array] | None = None
-    """D⁻² times what of g no row of the basis reaches, and its square in units of D; None where there is nothing."""
+    """D⁻² times the part of g outside the basis, and its square in units of D; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Fan(Direction):
     count: int = 33
     solver: Direct = Direct()
     largest: int = 4096
-    """The longest smaller side that is decomposed: the time of it grows with the cube."""
+    """The largest size of A's smaller side for a decomposition: its time grows with the cube."""
     size: int = 50
-    """Krylov vectors where A is too large."""
+    """The number of Krylov vectors if A is too large."""
     floor: float | None = 1e-2
-    """The least D_jj as a part of the largest, for parameters the metric hardly sees; None makes D the identity."""
+    """The least D_jj as a fraction of the largest, for parameters with little curvature; None makes D the identity."""
     bend: float | None = 0.75
-    """The largest ‖a‖ / ‖d‖ with which a row is bent; None leaves all straight."""
+    """The largest ‖a‖ / ‖d‖ with which a row is bent; None bends no row."""
 
     def __post_init__(self) -> None:
         require(
@@ -86,7 +86,7 @@ class Fan(Direction):
         promises = jnp.sum(c * w - dampings[:, None] * w**2, axis=1) / 2
         rows = found.lift(w)
         if found.outside is not None:
-            # There the model has no curvature but λ's own.
+            # Outside the basis the model's only curvature is λ.
             rest, square = found.outside
             promises = promises - square / dampings
             rows = rows - rest / dampings[:, None]
@@ -96,7 +96,7 @@ class Fan(Direction):
         return Proposal.along(here, stack)._replace(dampings=dampings, promises=promises)
 
     def spectrum(self, here: Here) -> Spectrum:
-        """Return F's eigenvalues and the gradient among its eigenvectors: exactly, or on a Krylov space."""
+        """Return F's eigenvalues and the gradient in its eigenbasis: exactly, or on a Krylov space."""
         metric, like = here.metric, here.gradient
         assert metric is not None
         penalty = None if here.penalty is None else tree.ravel(here.penalty)
@@ -131,7 +131,7 @@ class Fan(Direction):
         return 1 / jnp.where(floored == 0, 1, floored)
 
     def _projected(self, here: Here) -> Spectrum:
-        """Return F on span{g, Fg, …}: what CG knows after as many iterations, for every λ."""
+        """Return F on span{g, Fg, …}. For every λ this is what CG knows after as many iterations."""
         vectors, products = Krylov(size=min(self.size, tree.size(here.gradient)), last_step=False).basis(
             here, None
         )
@@ -150,10 +150,10 @@ class Fan(Direction):
         return Spectrum(values, c, lambda y: tree.matmul(y, basis), bend, least)
 
     def _bent(self, found: Spectrum, dampings: Array, w: Array, rows: Array) -> Array:
-        """Return ½a for `BENT` rows from a long one on, where a is short enough to be believed; 0 for the others.
+        """Return ½a for `BENT` rows, from the longest whose a is short enough to be trusted; 0 for the others.
 
-        ‖a‖ / ‖d‖ falls with λ, though not everywhere: bisection finds a row from which on a is believed, after one
-        whose is not. Much shorter rows hardly bend.
+        ‖a‖ / ‖d‖ mostly falls as λ grows, so bisection finds a row whose a can be trusted, next to a longer one whose
+        a cannot. Much shorter rows hardly bend.
         """
 
         def acceleration(row: Array) -> Array:
@@ -222,5 +222,5 @@ def _formed(operator: Operator) -> bool:
 
 
 def _bends(operator: Operator | None) -> bool:
-    """Tell whether every term knows how its outputs bend."""
+    """Tell whether every term can compute how its outputs bend."""
     return operator is not None and all(type(term).bend is not Term.bend for term in operator.terms)

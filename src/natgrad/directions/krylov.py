@@ -18,8 +18,8 @@ from natgrad.tree import Stack, Tree
 class Krylov(Direction):
     """A basis V of span{g, P⁻¹Fg, …} and the last step, scaled so that the metric on it is the identity.
 
-    With H̄ = VFVᵀ (eigenvalues floored) = CCᵀ the rows are C⁻¹V: a search from 0 by BFGS then starts, in effect,
-    from the metric. No damping. A vector that is already in the span is dropped (its row is 0).
+    With H̄ = VFVᵀ (eigenvalues floored) = CCᵀ the rows are C⁻¹V: a BFGS search from 0 then starts, in effect, from
+    the metric. There is no damping. A vector that is already in the span is dropped (its row is 0).
     """
 
     size: int = 20
@@ -27,7 +27,7 @@ class Krylov(Direction):
     """Whether the last step is in the span."""
     preconditioner: Preconditioner = Identity()
     floor: float = 1e-4
-    """The least eigenvalue of H̄, as a part of the largest."""
+    """The least eigenvalue of H̄, as a fraction of the largest."""
 
     def __post_init__(self) -> None:
         require(lambda: self.size >= 1, f"Krylov(size={self.size}): at least one vector is needed.")
@@ -48,7 +48,7 @@ class Krylov(Direction):
         return Proposal.along(here, _solved(self._root(products), vectors), memory)
 
     def basis(self, here: Here, inverse: object) -> tuple[Stack, Array]:
-        """Return V and H̄ = VFVᵀ: size + 1 products, full orthogonalization done twice."""
+        """Return V and H̄ = VFVᵀ, by size + 1 products and full orthogonalization, done twice."""
         metric = here.metric
         assert metric is not None
         apply = inverse if callable(inverse) else (lambda v: v)
@@ -70,7 +70,7 @@ class Krylov(Direction):
         wide = tree.dtype(here.gradient)
         start = (Stack(empty), jnp.zeros((count, count), wide), apply(here.gradient))
         vectors, products, _ = jax.lax.fori_loop(0, count, extend, start)
-        # Row i knows the vectors up to i: the lower triangle is H̄'s.
+        # Row i has the products with the vectors up to i: the lower triangle is H̄'s.
         lower = jnp.tril(products)
         return vectors, lower + jnp.tril(products, -1).T
 

@@ -1,4 +1,4 @@
-"""−n, n = (F + λI)⁻¹g: by a Krylov solver, by a preconditioner alone, and with Hessian-Free's habits."""
+"""−n with n = (F + λI)⁻¹g: by a Krylov solver, by a preconditioner alone, and by Hessian-Free's rules."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,13 +57,13 @@ class Natural(Descent):
         return solution.x, memory, SolverInfo.of(solution)
 
     def forget(self, before: SolveMemory, after: SolveMemory) -> SolveMemory:
-        """Start the next solve from 0, the last solution led nowhere; the preconditioner keeps what it measured."""
+        """Start the next solve from 0, because the last solution failed; the preconditioner keeps what it measured."""
         return SolveMemory(tree.zeros_like(before.start), after.preconditioner)
 
 
 @dataclass(frozen=True)
 class Preconditioned(Descent):
-    """n = P⁻¹ g: a cheap approximation of the metric, inverted; the exact metric then chooses the lengths (NCG-Q)."""
+    """n = P⁻¹ g, with P a cheap approximation of the metric; the exact metric then chooses the lengths (NCG-Q)."""
 
     preconditioner: Preconditioner = Identity()
 
@@ -77,7 +77,7 @@ class Preconditioned(Descent):
         return here.gradient if inverse is None else inverse(here.gradient), memory, None
 
     def propose(self, here: Here, memory: Tree) -> Proposal:
-        """Return −n, and what P damps by."""
+        """Return −n, and the scale by which P damps."""
         proposal = super().propose(here, memory)
         return proposal._replace(scale=self.preconditioner.scale(proposal.memory, here.gradient))
 

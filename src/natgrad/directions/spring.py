@@ -24,8 +24,8 @@ class SpringMemory(NamedTuple):
 class Spring(Direction):
     """d = argmin gᵀd + ½ dᵀFd + (λ/2) ‖d − μd₋‖², that is d = −(F + λI)⁻¹ (g − λμ d₋).
 
-    Where the batch says nothing, along F's null space, d keeps μ times the last direction: what earlier batches
-    said is not forgotten. μ = 0 is the natural gradient. Any search may choose the length.
+    Along F's null space, where the batch has no information, d keeps μ times the last direction, so what earlier
+    batches said is not forgotten. μ = 0 is the natural gradient. Any search may choose the length.
     """
 
     momentum: float = 0.9

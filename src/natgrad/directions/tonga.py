@@ -44,7 +44,7 @@ class Tonga(Direction):
     block: int = 50
     decay: float = 0.995
     centered: bool = False
-    """Whether the running mean is taken off each gradient before it enters C."""
+    """Whether the running mean is subtracted from each gradient before it enters C."""
 
     needs_metric = False
 

@@ -18,14 +18,15 @@ from natgrad.search.base import Found, Probe, Search, if_seen, one_row
 class Armijo(Search):
     """Shorten a row until L(θ + αd) ≤ L(θ) + c α gᵀd (Martens 2010: c = 10⁻², by 0.8 at a time, 60 trials).
 
-    A length that is far too long is cut to the bottom of the parabola through what is known, by a tenth at most.
+    A length that is far too long is cut to the minimum of the parabola through the known values, but to no less than
+    a tenth.
     """
 
     decrease: float = 1e-2
     shorten: float = 0.8
     maxprobes: int = 60
     initial: float | Callable[[Any], Any] | None = None
-    """The first length, or a schedule of it; None is 1, the row as it stands."""
+    """The first length, or a schedule of it; None is 1, the whole row."""
 
     measures = True
 
@@ -41,7 +42,7 @@ class Armijo(Search):
         return self.along(jnp.ones_like(proposal.slopes), here, proposal, probe, None)
 
     def along(self, row: Array, here: Here, proposal: Proposal, probe: Probe, change: Array | None) -> Found:
-        """Search along zᵀB for z = α·row; `change` is the value at α = 1, if known and if that is where to start."""
+        """Search along zᵀB for z = α·row; `change` is the change of the loss at α = 1, if the search starts there."""
         slope = jnp.sum(row * proposal.slopes)
         initial = self.initial(here.steps) if callable(self.initial) else self.initial
         first = jnp.asarray(1.0 if initial is None else initial).astype(row.dtype)
@@ -52,12 +53,13 @@ class Armijo(Search):
 
         def unfinished(carry: tuple[Array, Array, Array]) -> Array:
             probes, alpha, change = carry
-            # A row that does not lead down gets no shorter.
+            # A row that does not lead down is not shortened.
             return (slope < 0) & (probes < self.maxprobes) & ~enough(alpha, change)
 
         def shorten(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             probes, alpha, change = carry
-            # α gᵀd + ½κα² through the change at α: its bottom. A change that is not finite says only "far too long".
+            # The minimum of α gᵀd + ½κα², with κ from the change at α. A change that is not finite says only "far too
+            # long".
             bottom = -slope * alpha**2 / (2 * (change - alpha * slope))
             part = jnp.where(jnp.isfinite(change), bottom / alpha, 0)
             alpha = alpha * jnp.clip(part, 0.1, self.shorten)
@@ -70,21 +72,21 @@ class Armijo(Search):
 
 @dataclass(frozen=True)
 class Backtrack(Search):
-    """From the first row (the solver's last iterate) go to earlier ones while the loss keeps falling, then Armijo."""
+    """Go from the first row (the solver's last iterate) to earlier ones while the loss falls; then apply Armijo."""
 
     shorten: Armijo = Armijo()
 
     measures = True
 
     def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
-        """Return the length along the row that its successor does not improve upon."""
+        """Return the length along the first row whose successor has no lower loss."""
         count = proposal.slopes.shape[0]
 
         def row(i: Array) -> Array:
             return (jnp.arange(count, dtype=jnp.int32) == i).astype(proposal.slopes.dtype)
 
         def value(i: Array) -> Array:
-            # A row of slope 0 is one the solver did not fill: no step is no iterate.
+            # The solver did not fill a row of slope 0: it is not an iterate.
             change = probe(row(i)).astype(proposal.slopes.dtype)
             return jnp.where(jnp.isfinite(change) & (proposal.slopes[i] != 0), change, jnp.inf)
 

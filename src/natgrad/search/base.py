@@ -33,16 +33,16 @@ class Found(NamedTuple):
     damping: Array | None = None
     """λ of the row that was taken, if every row has its own."""
     predicted: Array | None = None
-    """The change that row promised, where it is not the quadratic model's."""
+    """The change that this row promised, if it is not the quadratic model's."""
 
 
 class Search(Part):
     """The interface."""
 
     measures: bool = False
-    """Whether it probes the loss. If so it never raises it, and z = 0 means that nothing visibly lower was found."""
+    """Whether the search probes the loss. If so, it never raises it; z = 0 means that it found nothing lower."""
     on_host: bool = False
-    """Whether it runs outside JAX, between jitted probes: such a step cannot be traced."""
+    """Whether the search runs outside JAX, between jitted probes: such a step cannot be traced."""
 
     def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return z."""
@@ -91,16 +91,17 @@ class KLRadius(Search):
 class QuadraticModel(Search):
     """z from the model of the loss itself: argmin c·z + ½ zᵀQz, Q = B(F + (λ + l2)I)Bᵀ, c = gᵀB.
 
-    Rows from a preconditioner with a `scale` have its λS in the place of λI.
+    For rows from a preconditioner with a `scale`, its λS replaces λI.
 
-    One JVP per row gives the exact metric on the subspace: no probe of the loss, no solve beyond rows × rows.
+    One JVP per row gives the exact metric on the subspace. There is no probe of the loss, and no solve larger than
+    rows × rows.
     """
 
     cutoff: float | None = None
-    """Directions whose scaled curvature is below this part of the largest are left alone; default √eps / 300."""
+    """Directions whose scaled curvature is below this fraction of the largest are left out; default √eps / 300."""
 
     def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
-        """Return −Q⁻¹c, scaled to a unit diagonal first: the rows' lengths differ by orders of magnitude."""
+        """Return −Q⁻¹c, with Q scaled to a unit diagonal: the rows' lengths differ by orders of magnitude."""
         metric = metric_of(here, self)
         metric_part = metric.gram(proposal.rows)
         model = metric_part + here.shift * tree.gram(proposal.scaled)
@@ -123,14 +124,14 @@ def one_row(search: Search, proposal: Proposal) -> None:
 
 
 def if_seen(here: Here, z: Array, change: Array) -> Found:
-    """Return z if the loss falls visibly there, else 0."""
+    """Return z if the loss falls there by more than it can resolve, else 0."""
     assert here.search is not None
     seen = jnp.isfinite(change) & (change < -here.search.resolution)
     return Found(jnp.where(seen, z, 0), jnp.where(seen, change, 0))
 
 
 def metric_of(here: Here, search: Search) -> Operator:
-    """Return the metric, or say which search cannot do without one."""
+    """Return the metric, or refuse a search that cannot work without one."""
     if here.metric is None:
         raise ValueError(
             f"{type(search).__name__} measures steps in the metric, and this direction has none."

@@ -15,8 +15,8 @@ from natgrad.search.base import Found, Probe, Search, if_seen
 class Cobyla(Search):
     """Minimize L(θ + zᵀB) by COBYLA (Powell 1994) from z = (1, 0, …).
 
-    COBYLA does not promise a decrease. This does: the best point seen is taken, z = 0 among them. It runs on the
-    host, so the step cannot be traced; `ng.PlaneSearch` is the native search.
+    COBYLA itself does not promise a decrease. This search does: it takes the best point seen, and z = 0 is one of
+    them. It runs on the host, so the step cannot be traced; `ng.PlaneSearch` is the native search.
     """
 
     initial_radius: float = 1.0
@@ -31,10 +31,10 @@ class Cobyla(Search):
         from scipy.optimize import minimize
 
         assert here.search is not None
-        # The last step is 0 at first: a row that leads nowhere is left out of the search.
+        # The last step is 0 at first. A row of zeros is left out of the search.
         alive = np.flatnonzero(np.diagonal(np.asarray(tree.gram(proposal.rows))) > 0)
         best_z, best_change = np.zeros(proposal.slopes.shape[0]), 0.0
-        # COBYLA builds linear models of what it is told: a wall, not an infinity.
+        # COBYLA builds linear models of the values it gets, so it gets a large finite number in place of an infinity.
         wall = 1e3 * (1 + float(np.sum(np.abs(proposal.slopes))))
 
         def phi(part: np.ndarray) -> float:

@@ -18,16 +18,17 @@ from natgrad.search.base import Found, Probe, Search, if_seen, one_row
 class LineSearch(Search):
     """The best step length along one row: bracket by doubling or halving from `initial`, then fit parabolas.
 
-    Needs no gradients, only probes: typically four, at most `maxprobes`. A probe that is not finite counts as
-    too far. Returns the best point seen, or 0.
+    It needs no gradients, only probes: typically four, at most `maxprobes`. A probe that is not finite counts as too
+    far. The search returns the best point seen, or 0.
     """
 
     initial: float = 1.0
     maxprobes: int = 25
     refinements: int = 2
-    """Parabolas fitted once the minimum is bracketed."""
+    """How many parabolas are fitted once the minimum is bracketed."""
     longest: float = 10.0
-    """The longest step, as a multiple of the quadratic model's own: on a flat loss any length is a little lower."""
+    """The longest step, as a multiple of the quadratic model's: on a flat loss ever longer steps look a little
+    lower."""
 
     measures = True
 
@@ -41,7 +42,7 @@ class LineSearch(Search):
         """Return the best length seen."""
         one_row(self, proposal)
         zero = jnp.zeros_like(proposal.slopes[0])
-        # Forward only: 0 is the low end, and the middle is yet to be found.
+        # The search looks forward only: 0 is the low end, and the middle is not known yet.
         start = Bracket(low=Point.origin(zero), middle=Point.unknown(zero), high=Point.unknown(zero))
         limit, curvature = self._limit(here, proposal)
 
@@ -72,7 +73,7 @@ class PlaneSearch(Search):
     """
 
     maxprobes: int = 12
-    """Probes of one line search; four lines make a plane."""
+    """Probes per line search; a plane takes four line searches."""
     refinements: int = 2
     longest: float = 10.0
     """The largest coefficient of either row."""
@@ -92,8 +93,8 @@ class PlaneSearch(Search):
         def line(carry: tuple[Array, Array, Array], turn: Array) -> tuple[tuple[Array, Array, Array], None]:
             z, change, first_minimum = carry
             along = jnp.select([turn == 1, turn == 3], [second, z - first_minimum], first)
-            # The first row leads down from 0: however short, some length along it is lower. The others are searched
-            # both ways: the last step may be worth taking back.
+            # The first row leads down from 0, so some length along it is lower. The other lines are searched in both
+            # directions: undoing a part of the last step may help.
             forward = turn == 0
             start = Bracket(
                 low=Point(zero, change, forward),
@@ -130,7 +131,7 @@ class Point(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """low < middle < high, the middle one the lowest seen; what is not yet known is looked for first."""
+    """low < middle < high, where middle is the lowest point seen. A search first looks for the points not yet known."""
 
     low: Point
     middle: Point
@@ -141,7 +142,7 @@ class Bracket(NamedTuple):
         return self.low.known & self.middle.known & self.high.known
 
     def next(self, initial: float) -> Array:
-        """Return where to look: first, further, back, nearer, or at the bottom of the parabola."""
+        """Return the next place to probe: the first one, further on, back, nearer, or the minimum of the parabola."""
         low, middle, high = self
         forward = jnp.where(middle.at > 0, 2 * middle.at, initial)
         backward = jnp.where(middle.at < 0, 2 * middle.at, -initial)
@@ -166,7 +167,7 @@ class Bracket(NamedTuple):
         left, right = (b - a) * (fb - fc), (b - c) * (fb - fa)
         vertex = b - ((b - a) * left - (b - c) * right) / (2 * (left - right))
         longer = jnp.where(b - a > c - b, (a + b) / 2, (b + c) / 2)
-        # Nearer to b than √eps the loss itself cannot tell them apart (Brent 1973).
+        # The loss cannot tell points apart that are nearer to b than √eps (Brent 1973).
         margin = jnp.sqrt(jnp.finfo(b.dtype).eps) * (c - a)
         inside = (vertex > a + margin) & (vertex < c - margin) & (jnp.abs(vertex - b) > margin)
         return jnp.where(jnp.isfinite(vertex) & inside, vertex, longer)

@@ -13,21 +13,22 @@ from natgrad.part import require
 from natgrad.search.base import Found, Probe, Search, if_seen
 
 SHORTEST = 1e-9
-"""The smallest part of the shortest row that is tried."""
+"""The smallest fraction of the shortest row that is tried."""
 
 
 @dataclass(frozen=True)
 class Pick(Search):
     """Probe every row of a fan; take the first whose ρ, actual over promised change of the loss, is at least `ratio`.
 
-    The rows run from the longest step, the smallest λ, to the shortest. Where none keeps so much of its promise, or
-    `ratio` is None, the row with the lowest loss is taken; where none lowers it, a part of the shortest. The lowest
-    loss is greedy: on narrow valleys a longer step, which gains less now, leads further.
+    The rows run from the longest step, with the smallest λ, to the shortest. If no ρ is that large, or `ratio` is
+    None, the search takes the row with the lowest loss. If no row lowers the loss, it takes a fraction of the
+    shortest row. To take the lowest loss is greedy: in narrow valleys a longer step, which gains less now, leads
+    further.
     """
 
     ratio: float | None = 0.01
     at_once: int | None = None
-    """Rows probed at a time: memory is so many evaluations of the loss. None: one on a CPU, eight elsewhere."""
+    """Rows probed at a time; each takes the memory of one loss evaluation. None: one on a CPU, eight elsewhere."""
 
     measures = True
 
@@ -49,7 +50,7 @@ class Pick(Search):
         together = tree.at_once(len(basis), self.at_once)
         changes = jax.lax.map(probe, basis, batch_size=together).astype(promises.dtype)
         lower = jnp.isfinite(changes) & (changes < -here.search.resolution)
-        # Where none does, the last row: the shortest.
+        # If no row does, take the last row, the shortest.
         chosen = jnp.where(jnp.any(lower), jnp.argmin(jnp.where(lower, changes, jnp.inf)), len(basis) - 1)
         if self.ratio is not None:
             kept = lower & (promises < 0) & (changes <= self.ratio * promises)
@@ -62,9 +63,9 @@ class Pick(Search):
     def _shorter(
         self, here: Here, shortest: Array, probe: Probe, lower: Array, change: Array
     ) -> tuple[Array, Array]:
-        """Return 1 and the change where a row lowers the loss; else a part of the shortest row that does, if any.
+        """Return 1 and the change if a row lowers the loss; else a fraction of the shortest row that does, if any.
 
-        Where residuals are large, the loss bends more than the metric knows, and the largest λ is too small.
+        If residuals are large, the loss has more curvature than the metric, and even the largest λ is too small.
         """
         assert here.search is not None
         least = -here.search.resolution

@@ -15,8 +15,8 @@ from natgrad.search.base import Found, Probe, Search, if_seen
 class SubspaceBFGS(Search):
     """Minimize L(θ + zᵀB) over z by BFGS from 0: one gradient of the search batch per evaluation.
 
-    optax's L-BFGS with a memory as long as the run and no rescaling, which is BFGS from the identity. The best
-    point it stands at is taken, z = 0 among them.
+    It is optax's L-BFGS with a memory as long as the run and no rescaling, which equals BFGS from the identity. The
+    search takes its best iterate, and z = 0 is one of them.
     """
 
     maxiter: int = 20
@@ -47,7 +47,7 @@ class SubspaceBFGS(Search):
 
         origin = jnp.zeros_like(proposal.slopes)
         start = (origin, bfgs.init(origin), origin, jnp.zeros_like(origin[0]), jnp.array(True))
-        # optax mixes integer widths inside, which strict promotion (a user's setting) would refuse.
+        # optax mixes integer widths internally, which a user's setting of strict promotion would refuse.
         with jax.numpy_dtype_promotion("standard"):
             (z, state, best, lowest, alive), _ = jax.lax.scan(iterate, start, None, length=self.maxiter)
         last: Array = optax.tree.get(state, "value")

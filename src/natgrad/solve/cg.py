@@ -17,9 +17,9 @@ from natgrad.tree import Tree
 class CG(Iterative):
     """Conjugate gradients (Hestenes & Stiefel 1952): minimize q(x) = ½ xᵀAx − bᵀx over growing Krylov spaces.
 
-    Stops when ‖b − Ax‖ ≤ rtol ‖b‖, or on a direction of curvature pᵀAp ≤ 0, where x stays as it was. Otherwise it
-    ends after `maxiter` iterations: the normal end of a truncated solve. One more product checks a recurrence
-    that claims to be done. If the true residual belies it, the iteration starts again from there.
+    It stops when ‖b − Ax‖ ≤ rtol ‖b‖, or at a direction of curvature pᵀAp ≤ 0, where x stays as it was. Otherwise it
+    ends after `maxiter` iterations, the normal end of a truncated solve. When the recurrence claims to be done, one
+    more product checks the claim. If the true residual contradicts it, the iteration starts again from there.
     """
 
     maxiter: int = 20
@@ -33,7 +33,7 @@ class CG(Iterative):
 
 
 class Observer:
-    """What sees every iterate and may stop the loop. This one sees nothing and stops nothing."""
+    """An observer sees every iterate and may stop the loop. This one does nothing."""
 
     def start(self, x: Tree, r: Tree, b: Tree) -> Tree:
         """Return what to remember before the first iteration."""
@@ -44,7 +44,7 @@ class Observer:
         return memory, jnp.array(False)
 
     def finish(self, memory: Tree, iteration: Array, unit: Array) -> Any:
-        """Return what `Solution.snapshots` holds. The x it saw times `unit` are the iterates."""
+        """Return what `Solution.snapshots` holds. The iterates are the observed x times `unit`."""
         return None
 
 
@@ -74,7 +74,7 @@ def observed(
     x0: Tree | None,
     preconditioner: Operator | None,
 ) -> Solution:
-    """Solve A x = b by conjugate gradients, under the eyes of an observer."""
+    """Solve A x = b by conjugate gradients; an observer sees every iterate."""
     b_norm = tree.norm(b)
     rtol = jnp.asarray(rtol, b_norm.dtype)
     start, start_norm = b, b_norm
@@ -85,7 +85,7 @@ def observed(
     unit = tree.power_of_two(start_norm)
     b = tree.scale(1 / unit, b)
     target = rtol * b_norm / unit
-    # rr may not equal a target of 0: rtol = 0 means no test.
+    # With rtol = 0 there is no test, even if rr equals the target 0.
     aim = jnp.where(rtol > 0, (AIM * target) ** 2, -1)
     trusted = jnp.maximum(target, jnp.finfo(target.dtype).eps ** 0.5 * b_norm / unit)
     x = tree.zeros_like(b) if x0 is None else tree.scale(1 / unit, x0)
@@ -103,17 +103,17 @@ def observed(
             r = residual(product, b, state.x)
             return r, *_preconditioned(preconditioner, r)
 
-        # A claim is worth a product, and so is a residual that the recurrence may have lost in rounding.
+        # One more product checks a claim, and also a residual that the recurrence may have lost in rounding.
         claimed = (state.reason == Reason.SOLVED) | (jnp.sqrt(state.rr) <= trusted)
         r, z, rz, rr = jax.lax.cond(claimed, recomputed, lambda: (state.r, state.p, state.rz, state.rr))
         norm = jnp.sqrt(rr)
         belied = (state.reason == Reason.SOLVED) & (norm > target)
         again = belied & (norm < tried.residual / 2)
-        # A loop that starts again goes on from the true residual, in the steepest direction.
+        # A loop that starts again continues from the true residual, in the steepest direction.
         reason = jnp.where(again, RUNNING, state.reason)
         return _Attempt(state._replace(r=r, p=z, rz=rz, rr=rr, reason=reason), norm, again)
 
-    # A start that is not finite, or already good enough, or a zero b needs no iteration.
+    # No iteration is needed if b is 0, or if the start is not finite or already good enough.
     ready = jnp.where(meets(start_norm, rtol * b_norm), Reason.SOLVED, RUNNING)
     ready = jnp.where(b_norm == 0, Reason.ZERO_RHS, ready)
     ready = jnp.where(tree.is_finite(rz, rr, b_norm), ready, Reason.NONFINITE).astype(jnp.int32)
@@ -143,7 +143,7 @@ def _step(
     iteration, x, r, p, rz, rr, _, memory = state
     Ap = product(p)
     curvature = tree.vdot(p, Ap)
-    # Far below rounding, where squares would underflow, x has long stopped moving: let the iterations pass.
+    # Far below rounding, where squares would underflow, x no longer moves: the remaining iterations do nothing.
     asleep = rr <= jnp.finfo(rr.dtype).eps ** 4
     positive = (curvature > 0) & (rz > 0)
     alpha = jnp.where(positive & ~asleep, rz / curvature, 0)

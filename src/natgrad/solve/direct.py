@@ -2,7 +2,7 @@
 
     A = U diag(σ) Vᵀ        (F + λI)⁻¹ b = V diag(1 / (σ² + λ)) Vᵀ b,  and (b − VVᵀb) / λ outside A's rows
 
-F itself has the squares of σ: in floating point it knows nothing of a σ below √eps times the largest, A knows all
+F itself has the squares of σ. In floating point it loses every σ below √eps times the largest, while A keeps all
 above eps. So A is decomposed, never F or AAᵀ. A QR factorization first makes it as small as the smaller of its sides,
 parameters (the primal) or examples × outputs (the dual).
 """
@@ -20,7 +20,7 @@ from natgrad.solve.result import Reason, Solution
 from natgrad.tree import Tree
 
 COPIES = 4
-"""Arrays of A's size, and of its smaller side squared, that a decomposition holds."""
+"""How many arrays of A's size, and of its smaller side squared, a decomposition holds."""
 
 
 class Formed(Protocol):
@@ -51,14 +51,14 @@ class Decomposition(NamedTuple):
 
 
 def decomposed(matrix: Array, r: Array | None = None) -> Decomposition:
-    """Return the singular values and right vectors of A, and Uᵀr: a QR factorization, then the SVD of its small R."""
+    """Return the singular values and right vectors of A, and Uᵀr, by a QR factorization and the SVD of its small R."""
     height, width = matrix.shape
     r = jnp.zeros(height, matrix.dtype) if r is None else r
     finite = tree.is_finite(matrix, r)
-    # LAPACK need not come back from a NaN.
+    # LAPACK may never return from a NaN.
     matrix, r = jnp.where(finite, matrix, 0), jnp.where(finite, r, 0)
     if height >= width:
-        # With r as one more column R holds Qᵀr, and Q is never formed.
+        # With r as one more column, R holds Qᵀr, and Q is never formed.
         small = jnp.linalg.qr(jnp.concatenate([matrix, r[:, None]], axis=1), mode="r")
         left, singular, rows = jnp.linalg.svd(small[:width, :width])
         heights = tree.matmul(left.T, small[:width, width])
@@ -71,7 +71,7 @@ def decomposed(matrix: Array, r: Array | None = None) -> Decomposition:
 
 
 class Dual(NamedTuple):
-    """A = U diag(σ) Vᵀ with fewer rows than columns, without V: that is Aᵀ U diag(1/σ). NaN if A is not finite."""
+    """A = U diag(σ) Vᵀ with fewer rows than columns, without V, which is Aᵀ U diag(1/σ). NaN if A is not finite."""
 
     singular: Array
     left: Array
@@ -81,7 +81,7 @@ class Dual(NamedTuple):
 
 
 def decomposed_dual(matrix: Array, r: Array) -> Dual:
-    """Return the singular values and left vectors of a wide A, and Uᵀr: neither Q nor V is formed, which saves half."""
+    """Return the singular values and left vectors of a wide A, and Uᵀr. Neither Q nor V is formed: half the cost."""
     finite = tree.is_finite(matrix, r)
     small = jnp.linalg.qr(jnp.where(finite, matrix, 0).T, mode="r")
     left, singular, _ = jnp.linalg.svd(small.T)
@@ -96,7 +96,7 @@ class Direct(Part):
     A is formed example by example: by reverse mode, or forward mode if there are fewer parameters than outputs. So the
     model must not couple examples. Where λ = 0 and F is singular, x is the shortest least-squares solution.
 
-    One step of refinement follows, and a residual recomputed with F's own product decides what is claimed.
+    One step of refinement follows. The `reason` comes from a residual recomputed with F's own product.
     """
 
     rtol: float = 1e-8
@@ -113,7 +113,7 @@ class Direct(Part):
         return COPIES * (height * width + min(height, width) ** 2) * tree.dtype(like).itemsize
 
     def matrix(self, operator: Formed, like: Tree) -> Array:
-        """Return A, or refuse in a sentence what is too large."""
+        """Return A, or refuse one that is too large."""
         need = self.bytes_for(operator, like)
         if need > self.memory:
             raise ValueError(
@@ -138,7 +138,7 @@ class Direct(Part):
         values = singular**2
         norm = values[0] + shift
 
-        # Below this F + λI cannot be told from 0: there b has no part, or none that can be met.
+        # Below this, rounding cannot tell F + λI from 0: b has no component there, or none that x can reach.
         least = max(rows.shape) * jnp.finfo(wide).eps * values[0]
         inverse = _inverse(values + shift, jnp.where(shift > 0, 0, least))
         outside = _inverse(shift, jnp.zeros_like(shift)) if len(values) < rows.shape[1] else None
@@ -170,6 +170,6 @@ class Direct(Part):
 
 def _inverse(values: Array, least: Array) -> Array:
     """Return 1 / values, 0 for those that are no larger than `least`."""
-    # Not "larger": a NaN stays one.
+    # The test is not "larger": a NaN stays a NaN.
     zero = values <= least
     return jnp.where(zero, 0, 1 / jnp.where(zero, 1, values))

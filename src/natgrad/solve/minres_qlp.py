@@ -27,7 +27,7 @@ from natgrad.solve.result import Operator, Reason, Solution
 from natgrad.tree import Tree
 
 SINGULAR = (Reason.LEAST_SQUARES, Reason.X_TOO_LARGE, Reason.ILL_CONDITIONED)
-"""Ends at a direction in which A is singular, or nearly so: the last component of x lies along it."""
+"""Loops with these reasons end where A is singular or nearly so: x's last component lies along that direction."""
 MAX_CONDITION = 1e15
 """Bound on the estimate of cond(A) (`Acondlim`); 0.1/eps of the dtype, if that is less."""
 
@@ -39,7 +39,7 @@ class _Minres(Iterative):
     maxiter: int = 20
     """Most iterations."""
     rtol: float = 1e-5
-    """Relative tolerance of both tests; 0 switches them off and runs `maxiter` iterations, fewer at a bound."""
+    """Relative tolerance of both tests; 0 switches them off: only `maxiter` or a bound then ends the loop."""
     maxxnorm: float | None = None
     """Bound on ‖x‖, with a preconditioner M on ‖M^½x‖. It decides the rank: x leaves out a component that would
     exceed it. None means 10⁵‖b‖/‖A‖ in float64 and 10³‖b‖/‖A‖ in float32, ‖b‖ rounded to a power of two. That
@@ -83,7 +83,7 @@ class _Progress(NamedTuple):
     normal: Array
     """‖Ar‖, or its estimate."""
     norm: Array
-    """A lower estimate of ‖A‖ itself, whatever the preconditioner: by it a claim about A is judged."""
+    """A lower estimate of ‖A‖ itself, whatever the preconditioner; claims about A are judged by it."""
     iterations: Array
     reason: Array
     again: Array
@@ -110,7 +110,7 @@ def _refine(
         r_norm = tree.norm(r)
         met = meets(r_norm, target)
         norm = jnp.maximum(so_far.norm, own_norm(found))
-        # A limit may have stopped a least-squares problem that was done: one more product tells.
+        # A limit may have stopped a least-squares problem that was already solved: one more product tells.
         asked = ~met & (found.reason != RUNNING)
         estimate = unit * found.scalars.normal
         normal = jax.lax.cond(asked, lambda r: tree.norm(product(r)), lambda r: estimate, r)
@@ -126,7 +126,7 @@ def _refine(
         reason = jnp.where(claimed, Reason.STALLED, reason)
         # A denied answer at a bound is worth another attempt as well.
         denied = (claimed | _among(found.reason, SINGULAR)) & ~met & ~least_squares
-        # A branch, so that nothing is computed anew for each element.
+        # This is a branch, so that nothing is computed again for each element.
         kept_x, kept_r = jax.lax.cond(better, lambda: (x, r), lambda: (so_far.x, so_far.r))
         return _Progress(
             x=kept_x,
@@ -177,7 +177,7 @@ class Rules(NamedTuple):
     """Whether the vectors are those of MINRES-QLP or of MINRES."""
     reorthogonalize: int
     absolute_length: bool
-    """Whether ‖x‖ itself is bounded, always, or ‖A‖‖x‖/‖b‖, when the problem looks like least squares."""
+    """Whether the bound is on ‖x‖ itself, always, or on ‖A‖‖x‖/‖b‖, when the problem looks like least squares."""
     max_length: Array
     rtol: Array
     reduction: Array
@@ -275,8 +275,8 @@ def _step(
     def leave() -> tuple[Scalars, Array, Array]:
         return state.scalars, _stay(alpha.dtype), jnp.array(RUNNING, jnp.int32)
 
-    # A space that is exhausted (β_k = 0) and a step that is not finite leave everything as it was. A branch
-    # rather than a choice: its results are stored, where a choice would be computed anew for each element.
+    # An exhausted space (β_k = 0) and a step that is not finite leave everything as it was. This is a branch, not a
+    # where: its results are stored, while a where would be computed again for each element.
     scalars, moves, reason = jax.lax.cond((beta > 0) & jnp.isfinite(ahead.beta), take, leave)
     vectors = _move(moves, v, state.vectors)
     following = lanczos_proceed(ahead, vectors.newer)
@@ -284,7 +284,7 @@ def _step(
 
 
 def _unless_broken(lanczos: "Lanczos", reason: Array) -> Array:
-    """Name a preconditioner that is not positive definite, and a NaN before anything else."""
+    """Return the reason, unless a NaN or a preconditioner that is not positive definite broke the recurrence."""
     reason = jnp.where(lanczos.squared < 0, Reason.INDEFINITE, reason)
     return jnp.where(jnp.isfinite(lanczos.squared), reason, Reason.NONFINITE).astype(jnp.int32)
 
@@ -385,7 +385,7 @@ def _stay(dtype: Any) -> Array:
 
 
 def _move(moves: Array, v: Tree, vectors: Vectors) -> Vectors:
-    """Apply a map, whose last row is the change of the sum. Each vector is overwritten when it was read last."""
+    """Apply a map, whose last row is the change of the sum. Each vector is overwritten after its last read."""
 
     def one(v: Array, older: Array, newer: Array, total: Array) -> tuple[Array, Array, Array]:
         (a, b, c), (d, e, f), (g, h, i) = moves.astype(v.dtype)
@@ -474,7 +474,7 @@ def _measured(
 
 
 def lanczos_proceed(ahead: Lanczos, earlier: Tree) -> Lanczos:
-    """Scale the vectors of the next state, when `earlier`, which may still read q_k, is there."""
+    """Scale the vectors of the next state once `earlier`, which may still read q_k, is computed."""
     q, r, z, beta, *_ = ahead
     # An exhausted space (β = 0) has no next vector; 0 keeps the numbers finite.
     inverse = jnp.where(beta == 0, 0, 1 / beta)

@@ -1,4 +1,4 @@
-"""What every solver does around its recurrence: the shift, the implicit derivative, the last word."""
+"""What every solver does around its recurrence: the shift, the implicit derivative, the final verdict."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from natgrad.solve.result import Operator, Reason, Solution
 from natgrad.tree import Tree
 
 RUNNING = -1
-"""The value of `reason` while a loop goes on."""
+"""The value of `reason` while a loop runs."""
 
 AIM = 0.9
 """A loop stops at this fraction of the tolerance, so that the recomputed residual, which rounding moves,
@@ -21,7 +21,7 @@ still meets the tolerance itself."""
 
 
 class Iterative(Part):
-    """A solver that knows A by its products. Each kind says how it runs."""
+    """A solver that knows A by its products. Each subclass defines `run`."""
 
     def __call__(
         self,
@@ -56,7 +56,7 @@ def _solve(
         return matvec(v) if shift is None else tree.axpy(shift, v, matvec(v))
 
     def solve(product: Operator, rhs: Tree) -> tuple[Tree, Solution]:
-        # A derivative arrives here with a right-hand side of its own, to which x0 means nothing.
+        # A derivative arrives here with a right-hand side of its own, for which x0 means nothing.
         start = None if x0 is None else tree.where(_equal(rhs, b), x0, tree.zeros_like(x0))
         solution = solver.run(product, rhs, start, preconditioner)
         return solution.x, solution._replace(x=None)

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary, ref
 import jax
 
 _programs: WeakKeyDictionary[Any, dict[Any, tuple[list, Callable]]] = WeakKeyDictionary()
-"""For each matvec: by solver and preconditioner, what the two read, and the program. It dies with the matvec,
-so nothing here may keep that alive: all references to operators and to what they read are weak."""
+"""For each matvec, by solver and preconditioner: what the operators read, and the program. An entry ends with its
+matvec, so nothing here may keep the matvec alive: all references to operators and to what they read are weak."""
 
 
 def program(function: Callable, solver: Any, matvec: Any, preconditioner: Any) -> Callable:
@@ -23,7 +23,7 @@ def program(function: Callable, solver: Any, matvec: Any, preconditioner: Any) -
     try:
         known = _programs.setdefault(matvec, {})
         reads, found = known.get((solver, inverse), ([], None))
-    except TypeError:  # Something has no hash, or no weak references: nothing is remembered of it.
+    except TypeError:  # Something has no hash or no weak references, so its program is not kept.
         return jax.jit(lambda *data: function(solver, matvec, preconditioner, *data))
     now = [*_reads(matvec), *_reads(preconditioner)]
     same = len(reads) == len(now) and all(_held(a) is b for a, b in zip(reads, now, strict=True))
@@ -34,7 +34,7 @@ def program(function: Callable, solver: Any, matvec: Any, preconditioner: Any) -
 
 
 def _reads(operator: Any) -> list:
-    """Return what a function or an object finds outside its arguments."""
+    """Return what a function or an object reads besides its arguments."""
     if isinstance(operator, FunctionType):
         outside = inspect.getclosurevars(operator)
         return [*outside.nonlocals.values(), *outside.globals.values(), *(operator.__defaults__ or ())]

@@ -16,7 +16,7 @@ class Reason(Named):
     """Why a solver stopped. A claim of success is checked against a recomputed residual first."""
 
     SOLVED = 0
-    """The true residual meets the tolerance: ‖b − Ax‖ ≤ rtol ‖b‖, as far as the rounding of Ax lets one see."""
+    """The true residual meets the tolerance: ‖b − Ax‖ ≤ rtol ‖b‖, up to the rounding of Ax."""
     LEAST_SQUARES = 1
     """No exact solution exists; x minimizes ‖b − Ax‖: ‖Ar‖ ≤ rtol ‖A‖ ‖r‖."""
     MAXITER = 2
@@ -28,13 +28,13 @@ class Reason(Named):
     ILL_CONDITIONED = 5
     """The estimated condition number reached what the precision can resolve."""
     INDEFINITE = 6
-    """A direction of zero or negative curvature where the method needs positive ones."""
+    """The solver met a direction of zero or negative curvature, where the method needs positive curvature."""
     NONFINITE = 7
     """A NaN or an infinity came from A, b, x0 or the preconditioner; x is the last finite iterate."""
     ZERO_RHS = 8
     """b = 0, so x = 0."""
     STALLED = 9
-    """The recurrence believed it was done; the recomputed residual denies it: rounding has the last word."""
+    """The recurrence claimed to be done, but the recomputed residual denies it: rounding allows no more."""
 
 
 class Solution(NamedTuple):
@@ -45,8 +45,8 @@ class Solution(NamedTuple):
     iterations: Array
     """Iterations done; each is one product with A."""
     residual: Array
-    """‖b − Ax‖, recomputed from x by one more product. CG spends that product on a claim of success, and below
-    √eps ‖b‖. Otherwise this is the residual of CG's recurrence, which rounding has not reached there."""
+    """‖b − Ax‖, recomputed from x by one more product. CG spends that product only on a claim of success, and below
+    √eps ‖b‖. Otherwise this is the residual of CG's recurrence, which is accurate above √eps ‖b‖."""
     normal_residual: Array
     """‖A(b − Ax)‖ where the solver computes or estimates it; NaN where it does not."""
     reason: Array

@@ -19,8 +19,8 @@ from natgrad.tree import Tree
 class TruncatedCG(Iterative):
     """Conjugate gradients without a test of the residual, as Hessian-Free uses them.
 
-    Stops when q(x) = ½ xᵀAx − bᵀx gained less than a fraction ε per iteration over the last K = max(10, ⌈k/10⌉):
-    when k > K, q_k < 0 and (q_k − q_{k−K})/q_k < Kε (Martens 2010). Keeps the iterates k = ⌈5·1.3ʲ⌉ and the last
+    It stops when q(x) = ½ xᵀAx − bᵀx gained less than a fraction ε per iteration over the last K = max(10, ⌈k/10⌉):
+    when k > K, q_k < 0 and (q_k − q_{k−K})/q_k < Kε (Martens 2010). It keeps the iterates k = ⌈5·1.3ʲ⌉ and the last
     one in `Solution.snapshots`.
     """
 

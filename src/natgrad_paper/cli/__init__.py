@@ -1,1 +1,1 @@
-"""The `natgrad` command, one file per command. Heavy imports wait until one needs them, so that `--help` is quick."""
+"""The `natgrad` command, one file per subcommand. Heavy imports come where they are needed, so `--help` is quick."""

@@ -1,4 +1,4 @@
-"""What was asked for on the command line, understood; and what went wrong, in one line."""
+"""Reads the command line, and reports what went wrong in one line."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an ea
 
 
 class Forgiving:
-    """A stream that nobody may be reading: what cannot be written is left out, and training goes on.
+    """A stream that may have no reader: text that cannot be written is dropped, and training continues.
 
     Letters that a terminal lacks are replaced.
     """
@@ -46,7 +46,7 @@ class Forgiving:
             self._forget()
 
     def _forget(self) -> None:
-        """Send the rest nowhere: Python writes what is left when it ends, and would complain."""
+        """Discard the rest: Python would write what is left when it ends, and report an error."""
         with suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
@@ -56,10 +56,10 @@ class Forgiving:
 
 @contextmanager
 def plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[None]:
-    """Turn what a person can mend into one line and an exit code.
+    """Turn errors that a person can fix into one line and an exit code.
 
-    2 is a mistake in what was asked for, 1 a machine that refused (a full disk, a missing permission),
-    130, 143 and 129 a run stopped by Ctrl-C, SIGTERM or a closed terminal, which `--resume` continues.
+    Code 2 means a mistake in the request, 1 an error of the machine (a full disk, a missing permission). Codes 130,
+    143 and 129 mean a run stopped by Ctrl-C, SIGTERM or a closed terminal, which `--resume` continues.
     """
     from natgrad_paper.training.stopping import Stopped
 
@@ -85,12 +85,12 @@ def plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[None
 
 
 def complain(line: str) -> None:
-    """Print a line for errors, where somebody reads them; letters that the terminal lacks are replaced."""
+    """Print a line on the error stream, if it has a reader; letters that the terminal lacks are replaced."""
     print(f"natgrad: {line}", file=Forgiving(sys.stderr))
 
 
 def pick(known: Mapping[str, Thing], wanted: str, option: str) -> Thing:
-    """Return what goes by a name; for another one the nearest is suggested."""
+    """Return the thing of that name; for an unknown name, suggest the nearest."""
     from natgrad_paper.training.settings import nearest
 
     if wanted not in known:
@@ -108,13 +108,13 @@ def preset(experiment: Any, wanted: str) -> Any:
 
 
 def settings(experiment: Any, chosen: Any, changes: Sequence[str] | None, *further: Sequence[str]) -> Any:
-    """Return an experiment's settings: the defaults, changed by a preset and by options, which errors name.
+    """Return an experiment's settings: the defaults, changed by a preset and by options. Errors name their source.
 
     Args:
-        experiment: Whose.
+        experiment: The experiment.
         chosen: The preset.
-        changes: Those of `--set`.
-        *further: Those of `--grid`.
+        changes: The changes of `--set`.
+        *further: The changes of `--grid`.
     """
     from natgrad_paper.training.settings import build, changed, overrides
 

@@ -16,8 +16,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="""The experiments of "Revisiting natural gradient for deep networks", one command each.
 
-    Start with [bold]natgrad run curves[/bold]: minutes on two cores, then logs and a figure.""",
-    epilog="[bold]natgrad run --help[/bold] has examples, [bold]natgrad list[/bold] all there is to run.",
+    Start with [bold]natgrad run curves[/bold]: it takes minutes on two cores, and leaves logs and a figure.""",
+    epilog="[bold]natgrad run --help[/bold] has examples, [bold]natgrad list[/bold] shows what can be run.",
 )
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command()(report.report)
@@ -36,7 +36,7 @@ def _version(wanted: bool) -> None:
 
 
 def _open_streams() -> None:
-    """Open what somebody closed (`>&-`): or the next file would get its number, and all that is printed."""
+    """Open standard streams that are closed (`>&-`); otherwise the next file would get their number and all output."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
@@ -49,7 +49,7 @@ def _open_streams() -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     _open_streams()

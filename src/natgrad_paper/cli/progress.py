@@ -1,4 +1,4 @@
-"""What the screen shows while a run goes on: live bars at a terminal, one line per training elsewhere."""
+"""What the screen shows during a run: live bars at a terminal, one line per training elsewhere."""
 
 import math
 import sys
@@ -33,7 +33,7 @@ class Quiet:
         pass
 
     def begin(self, title: str, named: bool) -> Callable[[Event], None]:
-        """Return what prints the last event."""
+        """Return a function that prints the last event."""
 
         def update(event: Event) -> None:
             if event.status:
@@ -80,7 +80,7 @@ class Live(Quiet):
         self._bars.stop()
 
     def begin(self, title: str, named: bool) -> Callable[[Event], None]:
-        """Add a bar; one of many trainings of a method and a seed goes when it is done."""
+        """Add a bar; a named training's bar is removed when it is done."""
         task = self._bars.add_task(title, total=1.0, numbers="[dim]compiling…[/dim]", left="")
         error = math.nan
 
@@ -99,7 +99,7 @@ class Live(Quiet):
         return update
 
     def skip(self, title: str, named: bool) -> None:
-        """Count it as done."""
+        """Count the training as done."""
         self._done += 1
         super().skip(title, named)
 
@@ -117,7 +117,7 @@ class Live(Quiet):
 
 
 def display(console: Console, trainings: int | None, measure: Measure) -> Quiet:
-    """Return the display that fits the console, of the error that is followed; `trainings` is None if unknown."""
+    """Return the display that fits the console and shows this error; `trainings` is None if unknown."""
     return Live(console, trainings, measure) if console.is_terminal else Quiet(console, measure)
 
 
@@ -130,7 +130,7 @@ def _numbers(event: Event, error: float) -> str:
         ("solver", "solver_iterations", ".0f"),
     ):
         value = event.step.get(field)
-        # Zero damping or no solver iteration: a method without a metric.
+        # Zero damping or no solver iterations means a method without a metric.
         if value is not None and math.isfinite(value) and (value or field == "rho"):
             parts.append(f"{symbol} {value:{form}}")
     if event.position.refused:
@@ -139,13 +139,13 @@ def _numbers(event: Event, error: float) -> str:
 
 
 def _error(measure: Measure, event: Event) -> float:
-    """Return the error an event has, NaN for none."""
+    """Return the error of an event; NaN if it has none."""
     found = measure.of(event.errors or {})
     return math.nan if found is None else found
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words a person would use."""
+    """Return a duration in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:

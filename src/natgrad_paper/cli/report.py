@@ -1,4 +1,4 @@
-"""`natgrad report`: the page, the figure, the table and the claims, again from the logs."""
+"""`natgrad report`: write the page, the figure, the table and the claims again from the logs."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""`natgrad run`: train, show how it goes, and report."""
+"""`natgrad run`: train, show the progress, and report."""
 
 import dataclasses
 from pathlib import Path
@@ -33,11 +33,11 @@ EXAMPLES = """Examples, from seconds to days:
 
 [bold]natgrad run curves --set solver.name=minres-qlp --set budget.seconds=120[/bold]
 
-[bold]natgrad run curves --set budget.patience=5[/bold]  (ends where validation got no better in 5 evaluations)
+[bold]natgrad run curves --set budget.patience=5[/bold]  (ends after 5 evaluations without a lower validation error)
 
 [bold]natgrad run curves --preset paper --data digs3pts_1.mat[/bold]  (the original data)
 
-[bold]natgrad run curves --out runs/curves-small --resume --seeds 5[/bold]  (go on, and to five seeds)
+[bold]natgrad run curves --out runs/curves-small --resume --seeds 5[/bold]  (resume, and extend to five seeds)
 
 [bold]natgrad run unlabelled --data TFD_48x48.mat --set data.fold=4[/bold]  (photographs, in that file's format)
 
@@ -55,7 +55,7 @@ def run(
         str, typer.Option("--preset", help="smoke, small, medium or paper; or a TOML file.")
     ] = "small",
     methods: Annotated[
-        str | None, typer.Option(help="Names with commas between them, or all. Default: the preset's.")
+        str | None, typer.Option(help="Names separated by commas, or all. Default: the preset's.")
     ] = None,
     seed_words: Annotated[
         str | None,
@@ -67,7 +67,7 @@ def run(
         Path | None, typer.Option(help="Directory for logs and figure. Default: a new one below runs/.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The original data, instead of the generated: a file or directory.")
+        Path | None, typer.Option(help="The original data, which replace the generated: a file or directory.")
     ] = None,
     change: Change = None,
     overwrite: Overwrite = False,
@@ -75,7 +75,7 @@ def run(
         bool,
         typer.Option(
             "--resume",
-            help="Go on with the run in --out, with its settings; new methods and seeds are added.",
+            help="Resume the run in --out, with its settings; new methods and seeds are added.",
         ),
     ] = False,
 ) -> None:
@@ -128,7 +128,7 @@ def run(
             prepare_directory(directory, overwrite, request.NAME)
         with Claimed(directory):
             if not resume:
-                # Another command may have been quicker.
+                # Another command may have claimed the directory first.
                 prepare_directory(directory, overwrite, request.NAME)
                 clear(directory)
             request.write(directory, asked)
@@ -156,7 +156,7 @@ def run(
 def _asked(
     experiment: Any, base: Any, used: Any, names: tuple[str, ...], numbers: tuple[int, ...], data: Path | None
 ) -> Any:
-    """Return a new request; without methods, those of the preset or of a first look."""
+    """Return a new request; without methods, take those of the preset or of a first look."""
     from natgrad_paper.training.request import Request
     from natgrad_paper.training.settings import stated
 

@@ -33,7 +33,8 @@ def list_(
             table.add_row(name, Text(found.title), Text(", ".join(found.presets())))
         console.print(table)
         console.print(
-            "natgrad list EXPERIMENT has its methods; natgrad show EXPERIMENT its settings.", highlight=False
+            "natgrad list EXPERIMENT shows its methods; natgrad show EXPERIMENT shows its settings.",
+            highlight=False,
         )
 
 

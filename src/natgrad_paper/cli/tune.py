@@ -24,8 +24,8 @@ def tune(
         str, typer.Option("--preset", help="smoke, small, medium or paper; or a TOML file.")
     ] = "small",
     change: Change = None,
-    seed: Annotated[int, typer.Option(min=0, help="Where every trial starts: 100 or more.")] = 100,
-    data: Annotated[Path | None, typer.Option(help="The original data, instead of the generated.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of every trial: 100 or more.")] = 100,
+    data: Annotated[Path | None, typer.Option(help="The original data, which replace the generated.")] = None,
     out: Annotated[Path | None, typer.Option(help="A CSV file for the trials.")] = None,
 ) -> None:
     """Try every combination of a small grid; the best is the one with the least error on held-out cases."""

@@ -1,7 +1,7 @@
 """Arrays in files: what a `.mat` or `.npz` file holds, learnt from its headers before anything large is loaded.
 
-Nothing in a file is believed before it is checked: not how much it unpacks to, not the shapes it claims. Nothing
-is ever unpacked to the disk, so no name in an archive leads anywhere. No code in a file is ever run.
+Nothing in a file is trusted before it is checked: neither its unpacked size nor the shapes it claims. Nothing is ever
+unpacked to the disk, so names in an archive have no effect. No code in a file is ever run.
 """
 
 import struct
@@ -23,9 +23,9 @@ NUMBERS = frozenset(
 )
 """The kinds of arrays whose entries take eight bytes at most."""
 LARGEST = 1 << 30
-"""Bytes of a file, packed or not. The largest of the originals takes 250 MB."""
+"""The most bytes of a file, packed or not. The largest of the originals takes 250 MB."""
 PIECE = 1 << 20
-"""Bytes unpacked at a time where they are only counted."""
+"""Bytes unpacked at a time when they are only counted."""
 
 
 class Header(NamedTuple):
@@ -68,7 +68,7 @@ class ArrayFile:
             raise FieldError(self.where, field, "real numbers", header.kind)
 
     def count_images(self, field: str, side: int, counts: range, letter: str) -> int:
-        """Return how many square uint8 pictures a field says it holds, if it says so and that is not too many."""
+        """Return how many square uint8 pictures a field says it holds; refuse other contents, and too many."""
         header = self.header(field, "an array of images")
         expected = f"shape ({letter}, {side}, {side}), uint8, {letter} from {counts[0]} to {counts[-1]}"
         count = header.shape[0] if header.shape else 0
@@ -110,7 +110,7 @@ class ArrayFile:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Say in one line what a library says of a file that is not what it seems, in a dozen types of errors."""
+        """Turn a library's many types of errors about a damaged file into one line."""
         try:
             yield
         except UserError:

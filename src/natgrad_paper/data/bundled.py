@@ -1,4 +1,4 @@
-"""Small data sets that come with scikit-learn, as plain arrays. It is imported when one of them is asked for."""
+"""Small data sets that come with scikit-learn, as plain arrays. scikit-learn is imported only if one is needed."""
 
 from importlib import import_module, resources
 from typing import Any
@@ -22,7 +22,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 def regression() -> tuple[np.ndarray, np.ndarray]:
     """Return two regressions with ten inputs in one table, in a fixed random order: Friedman's first, and diabetes.
 
-    Inputs have the units they came with: some are fractions, some hundreds. The targets have variance 1 together.
+    Inputs have the units they came with: some are fractions, some hundreds. The targets of both together have
+    variance 1.
     """
     package = _package()
     inputs, targets = package.make_friedman1(5000, n_features=10, noise=1.0, random_state=SPLIT)

@@ -19,7 +19,7 @@ from natgrad_paper.data.glyphs import CLASSES, Glyphs
 COMPLEXITY = 45_875
 """0.7, in units of 2⁻¹⁶."""
 STAGES = ("glyph", "slant", "thickness", "affine", "elastic", "pinch")
-"""What `show` returns of each example, in order; the last only if it is pinched."""
+"""What `show` returns for each example, in order; the last only if it is pinched."""
 
 
 class Source(NamedTuple):
@@ -49,7 +49,7 @@ class Traits(NamedTuple):
 
 
 def source(glyphs: Glyphs) -> Source:
-    """Put glyphs on the device. Of a class with more than 65,536 of them, the first 65,536 are used."""
+    """Put glyphs on the device. If a class has more than 65,536 of them, only the first 65,536 are used."""
     counts = np.minimum(glyphs.counts, ONE)
     return Source(jnp.asarray(glyphs.images), jnp.asarray(glyphs.starts), jnp.asarray(counts))
 
@@ -71,9 +71,9 @@ def draw(
 ) -> tuple[Array, Array]:
     """Return the examples at the given indices of a stream: float32 (n, side²) in [0, 1], and int32 labels (n,).
 
-    Everything up to the last product is done in whole numbers, so an example is the same bits in whatever batch.
-    `weights` gives the classes other frequencies than equal ones: whole numbers, (62,) for all or (n, 62) for each
-    example, with a sum from 1 to 65536. Indices run to 2³². `side` is 32, or 16 for means over 2×2 pixels.
+    Everything up to the last product is integer arithmetic, so an example has the same bits in any batch. `weights`
+    gives the classes unequal frequencies: whole numbers, (62,) for all or (n, 62) for each example, with a sum from 1
+    to 65536. Indices run to 2³². `side` is 32, or 16 for means over 2×2 pixels.
     """
     if side not in (SIDE, SIDE // 2):
         raise ValueError(f"side must be {SIDE} or {SIDE // 2}, not {side}")

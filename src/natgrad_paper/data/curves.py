@@ -1,7 +1,8 @@
 """The Curves data: 28×28 drawings of the quadratic through three random points, so six numbers make an image.
 
-Written anew after the description of the original (`digs3pts_1.mat`, Hinton & Salakhutdinov 2006); it has
-the original's size and nearly its statistics, not its pixels: everywhere its name is "Curves (regenerated)".
+This is a new implementation after the description of the original (`digs3pts_1.mat`, Hinton & Salakhutdinov 2006).
+The data have the original's size and nearly its statistics, but not its pixels, so their name is always "Curves
+(regenerated)".
 """
 
 import numpy as np
@@ -21,8 +22,7 @@ GROUP = 1_000  # images drawn at a time, so that the work stays in the cache
 def generate(seed: int = 0, train: int = TRAIN, test: int = TEST) -> Images:
     """Return the regenerated Curves data, a pure function of the seed.
 
-    Training and test images come from streams of their own, and asking for fewer images gives the
-    first of those that asking for more would give.
+    Training and test images come from separate streams. A smaller set is always the beginning of a larger one.
     """
     return Images(REGENERATED, draw(points(seed, 0, train)), draw(points(seed, 1, test)))
 
@@ -30,8 +30,8 @@ def generate(seed: int = 0, train: int = TRAIN, test: int = TEST) -> Images:
 def points(seed: int, stream: int, count: int) -> np.ndarray:
     """Return `count` triples of points, of shape (count, 3, 2), the last axis being (x, y).
 
-    Uniform on [2, 26]² under the condition that x grows by at least 2 from each point to the next.
-    Sorting uniforms on the shortened interval and spreading them samples exactly that, with no rejection.
+    They are uniform on [2, 26]² under the condition that x grows by at least 2 from each point to the next. To sample
+    this without rejection, uniforms on a shorter interval are sorted and then spread out.
     """
     unit = np.random.default_rng([seed, stream]).random((count, 3, 2))
     x = LOW + (HIGH - LOW - 2 * GAP) * np.sort(unit[..., 0], axis=1) + GAP * np.arange(3)
@@ -99,7 +99,7 @@ def _ink(triples: np.ndarray) -> np.ndarray:
         field += np.bincount((flat + offset).ravel(), (dose * weight).ravel(), minlength=field.size)
     inside = slice(margin, margin + SIDE)
     field = field.reshape(count, side, side)[:, inside, inside]
-    # A coarse enough grid that the last bits of another machine's arithmetic do not reach the hash.
+    # The grid is coarse enough that rounding on another machine does not change the hash.
     return (np.round(field * 65536) / 65536).astype(np.float32)
 
 

@@ -38,7 +38,7 @@ def read(path: Path) -> Images:
 
 
 def write(path: Path, images: Images) -> None:
-    """Write the images with their name, as `.mat` or `.npz` by the ending; never half a file."""
+    """Write the images with their name, as `.mat` or `.npz` by the ending; never leave half a file."""
     arrays = {"name": np.array([images.name]), "bdata": images.train, "bdatatest": images.test}
     temporary = path.with_name(f".{path.name}.partial")
     try:
@@ -55,7 +55,7 @@ def write(path: Path, images: Images) -> None:
 
 
 def _name(file: ArrayFile) -> str:
-    """Return the name that `write` gave, after checking that it is one: it goes into every figure."""
+    """Return the name that `write` gave, after a check, because it goes into every figure."""
     expected, header = f"a plain text of at most {LONGEST_NAME} letters", file.headers["name"]
     texts = ("char", *(f"<U{n}" for n in range(LONGEST_NAME + 1)))
     if header.shape not in ((), (1,)) or header.kind not in texts:

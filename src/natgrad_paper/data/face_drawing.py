@@ -1,7 +1,7 @@
 """A face from its traits: shapes given by signed distances, painted one over another with soft edges.
 
 Coordinates are those of the face: x to the right, y down, the head about 1 wide and 1.3 high each way from its
-middle. A distance is negative inside a shape; a pixel is covered by it as far as the distance says.
+middle. A distance is negative inside a shape; it decides how much of a pixel the shape covers.
 """
 
 from typing import NamedTuple
@@ -201,7 +201,7 @@ def _eyes(canvas: Array, face: Face) -> Array:
 
 
 def _brows(canvas: Array, face: Face) -> Array:
-    """Two strokes a brow, inner and outer, and the folds between the brows of who frowns."""
+    """Two strokes per brow, inner and outer, and the folds between the brows of a frowning face."""
     x, y, pixel, expression, person, _ = face
     skin = person.skin
     half = _half(x, expression)

@@ -1,8 +1,8 @@
 """Drawn faces: 48×48 pictures of people nobody has met, each with one of seven expressions.
 
-The stand-in for the Toronto Face Database where that cannot be had. The expression decides what brows, eyes, nose
-and mouth do, at a strength and with accidents of its own; who it is, how the head is held, the light and the noise say
-nothing about it.
+These faces replace the Toronto Face Database where it is not available. The expression decides what brows, eyes, nose
+and mouth do, with random strength and random deviations. The person, the pose of the head, the light and the noise do
+not depend on the expression.
 """
 
 from functools import partial
@@ -46,7 +46,7 @@ _ACCIDENT = {
     "mouth_smile": 0.25, "mouth_open": 0.1, "mouth_wide": 0.3, "teeth": 0.25, "nose_wrinkle": 0.15,
     "lip_raise": 0.25, "lopsided": 0.25,
 }  # fmt: skip
-"""Standard deviation of what a face does for no reason."""
+"""Standard deviations of the random deviations from a posed expression."""
 _PEOPLE = {
     "head_width": (0.68, 0.84), "jaw": (0.12, 0.42), "skin": (0.42, 0.88), "hair": (0.04, 0.6),
     "hairline": (-0.78, -0.46), "parting": (-0.3, 0.3), "hair_length": (-0.6, 0.9), "ears": (0.0, 1.6),
@@ -67,7 +67,7 @@ _WEAK, _STRONG = 0.6, 1.2
 def generate(
     seed: int = 0, train: int = TRAIN, valid: int = VALID, test: int = TEST, unlabelled: int = UNLABELLED
 ) -> Faces:
-    """Return drawn faces, a pure function of the seed; fewer of them are the first of more."""
+    """Return drawn faces, a pure function of the seed; a smaller set is always the beginning of a larger one."""
     return Faces(
         NAME,
         draw(seed, "train", 0, train),
@@ -80,8 +80,8 @@ def generate(
 def draw(seed: int, stream: str, first: int, count: int) -> Labelled:
     """Return the faces `first` to `first + count` of a stream, with their labels.
 
-    Face i depends on the seed, the stream and i alone. Each run of seven faces from a multiple of seven
-    on has the seven expressions, in an order of its own.
+    Face i depends on the seed, the stream and i alone. Each group of seven faces that starts at a multiple of seven
+    has all seven expressions, in a random order.
     """
     key = jax.random.fold_in(jax.random.key(seed), STREAMS[stream])
     start = first - first % GROUP
@@ -120,7 +120,7 @@ def _face(key: Array, index: Array) -> tuple[Array, Array]:
 
 
 def _expression(key: Array, label: Array) -> Expression:
-    """Return what the face does: the posed expression at some strength, and accidents."""
+    """Return what the face does: the posed expression at a random strength, with random deviations."""
     one, two = jax.random.split(key)
     strength = jax.random.uniform(one, (), jnp.float32, _WEAK, _STRONG)
     posed = jnp.array([_POSED[trait] for trait in Expression._fields], jnp.float32)[:, label]

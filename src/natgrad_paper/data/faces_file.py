@@ -29,7 +29,7 @@ def read(path: Path, fold: int = 1) -> Faces:
     file.numbers("labs_ex", (count, 1))
     file.numbers("folds", (count, FOLDS))
     images, labels, folds = file.load("images", "labs_ex", "folds")
-    # MATLAB keeps the first axis together; here images lie one after another.
+    # MATLAB stores the first axis contiguously; here images lie one after another.
     images = np.ascontiguousarray(images)
     part = file.whole_numbers("folds", folds, range(UNLABELLED, TEST + 1))[:, fold - 1]
     label = _labels(file, labels)

@@ -23,7 +23,7 @@ EMBEDDED = "handwriting fonts"
 LEVELS = 16
 """Grey levels of the embedded pictures."""
 LARGEST_COUNT = 1_000_000
-"""As pixels, a gigabyte. The NIST characters are 800,000."""
+"""The most pictures, a gigabyte of pixels. NIST has 800,000 characters."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,7 +56,7 @@ def _find(directory: Path, name: str) -> Path:
 
 
 def _bytes(path: Path, axes: int) -> np.ndarray:
-    """Return a file's bytes, in an array of so many axes. The header is checked before they are read."""
+    """Return a file's bytes, in an array of `axes` axes. The header is checked before they are read."""
     where, size, wanted = str(path), 4 + 4 * axes, MAGIC - 3 + axes
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:

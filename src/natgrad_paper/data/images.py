@@ -1,4 +1,4 @@
-"""A set of images with its name and its hash: what an experiment trains on, and what its log says it was."""
+"""A set of images with its name and its hash: an experiment trains on it, and the log records both."""
 
 import hashlib
 from dataclasses import dataclass

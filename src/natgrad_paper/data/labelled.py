@@ -31,7 +31,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Faces:
-    """Labelled faces in three parts, and faces whose expression nobody wrote down."""
+    """Labelled faces in three parts, and faces without labels."""
 
     name: str
     """What the data is: drawn faces never pass for photographs."""

@@ -1,4 +1,4 @@
-"""The figures: one package each, with an `EXPERIMENT`. What is here is in the command's list."""
+"""The figures: each is a package with an `EXPERIMENT`. `natgrad list` shows every package here."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""What a figure is made of: settings, methods, a problem, and the story that its report tells."""
+"""What a figure is made of: settings, methods, a problem, and the story of its report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,20 +26,20 @@ class Experiment:
     prepare: Callable[[Any, Path | None], Problem]
     """From the settings and the user's data file, if any, to the problem."""
     first_look: tuple[str, ...]
-    """The methods that run where neither the command nor the preset names any."""
+    """The methods that run if neither the command nor the preset names any."""
     story: Story
     """What the report says."""
     presets_file: Path | None = None
-    """One table per preset; None for an experiment with the defaults alone, as `small`."""
+    """The file with one table per preset; None if the defaults, as `small`, are the only preset."""
     drive: Callable[[Run], list[str]] = in_turn
     """What is trained, in which order: every method from every seed, unless the experiment has a protocol of its own.
-    Returns a line for each training that ended before its time."""
+    It returns a line for each training that ended early."""
     whole: bool = False
-    """Whether its methods make sense together only, so that all of them run."""
+    """Whether its methods make sense only together, so that all of them run."""
     cost: Callable[[Any, int, int], str] | None = None
-    """Words on what a run costs, from (settings, methods, seeds), where the budget does not tell."""
+    """What a run costs, in words, from (settings, methods, seeds), if the budget does not tell."""
     trainings: Callable[[Any, int, int], int | None] = lambda settings, methods, seeds: methods * seeds
-    """How many trainings a run has, from the same, for the screen to tell the time left; None where nobody knows."""
+    """How many trainings a run has, from the same, so that the screen can show the time left; None if unknown."""
 
     def presets(self) -> dict[str, Preset]:
         """Return the presets by name."""
@@ -54,7 +54,7 @@ def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section
     for method in methods:
         if method.settings is not None:
             sections.setdefault(method.section or method.name, (method.settings, method.settings()))
-    # Without `__module__`: pydantic would look for docstrings in whatever line of that module calls this.
+    # `__module__` is left out: pydantic would look for docstrings at the line of that module that calls this.
     return create_model(own.__name__, __base__=own, __doc__=own.__doc__, **sections)
 
 
@@ -63,17 +63,17 @@ def figure(
     prepare: Callable[[Any, Path | None], Problem], first_look: tuple[str, ...], paper: str = "",
     otherwise: Mapping[str, Any] = MappingProxyType({}), **rest: Any,
 ) -> Experiment:  # fmt: skip
-    """Return an experiment that has a package of its own, and in it its presets.
+    """Return an experiment that has a package of its own, with its presets in it.
 
     Args:
-        name: That of the package.
+        name: The name of the package.
         story: What the report says; the paper's settings are added.
         own: The experiment's settings, without those of its methods.
-        methods: All of them.
+        methods: All methods.
         prepare: From settings to the problem.
         first_look: The methods that run unless others are named.
-        paper: Sections and dotted fields of the preset `paper` that are the paper's and not ours, spaces between them.
-        otherwise: What even that preset changes, as it is in the paper.
+        paper: Sections and dotted fields of the preset `paper` whose values are the paper's own, separated by spaces.
+        otherwise: The paper's values of settings that even that preset changes.
         **rest: Further fields.
     """
     settings, file = settings_with(own, methods), Path(__file__).parent / name / "presets.toml"

@@ -1,1 +1,1 @@
-"""Reports: logs into tables, curves, judged claims, and one page."""
+"""Reports: from logs to tables, curves, judged claims, and one page."""

@@ -1,6 +1,6 @@
 """Claims, judged from runs: what is claimed, what was measured, and what follows by one rule.
 
-The rule stands in words on the page, in `page.html.j2`: `verdict_on` is it for orderings, `together` for claims.
+`page.html.j2` states the rule in words. `verdict_on` applies it to orderings, `together` to claims.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from natgrad_paper.report.views import CLOCK, LOGARITHMIC, RECONSTRUCTION, Measu
 from natgrad_paper.training.log import RunLog
 
 SEEDS, CONFIDENCE = 3, 0.95
-"""An ordering is judged from so many seeds on, by Student's interval of this confidence."""
+"""An ordering needs at least this many seeds, and is judged by Student's interval of this confidence."""
 INTERVAL = f"Student’s {CONFIDENCE:.0%} interval"
 
 
@@ -38,7 +38,7 @@ class Finding:
     words: str
     verdict: Verdict
     beyond: str = ""
-    """Where there is no difference: beyond what, in words."""
+    """If there is no difference, the smallest effect that counts, in words."""
 
 
 Test = Callable[[Runs], list[Finding]]
@@ -54,7 +54,7 @@ class Claim:
     """What is compared, in words."""
     tests: tuple[Test, ...]
     source: str = ""
-    """A sentence on who claims it, where it is not the paper."""
+    """A sentence on who makes the claim, if not the paper."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ def judge(claims: Iterable[Claim], runs: Runs) -> list[Judged]:
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict on a conjunction: of nothing at all, not decided."""
+    """Return the verdict on all of them together; without any, it is not decided."""
     found = set(verdicts)
     weighty = (Verdict.FAILS, Verdict.EQUAL, Verdict.VOID, Verdict.ABSENT, Verdict.OPEN, Verdict.HOLDS)
     return next((verdict for verdict in weighty if verdict in found), Verdict.OPEN)
 
 
 def lede(verdicts: Sequence[Verdict]) -> str:
-    """Return in a sentence how the claims came out."""
+    """Return one sentence on how the claims came out."""
     hold, fail, open_, equal, void, absent = (verdicts.count(each) for each in Verdict)
     parts = [f"{fail} do{'es' * (fail == 1)} not"]
     parts += [f"{equal} show{'s' * (equal == 1)} no difference"] if equal else []
@@ -115,7 +115,7 @@ def interval(differences: np.ndarray) -> tuple[float, float, float]:
 def verdict_on(
     differences: np.ndarray, scale: Scale = LOGARITHMIC, smallest: float | None = None
 ) -> tuple[Verdict, str]:
-    """Judge by the rule whether differences on a scale, one per seed, are below zero; also say so in words."""
+    """Judge by the rule whether differences on a scale, one per seed, are below zero; return the verdict and words."""
     if not len(differences):
         return Verdict.OPEN, "nothing to compare"
     if len(differences) < SEEDS:
@@ -132,7 +132,7 @@ def verdict_on(
 
 
 def absent(runs: Runs, *names: str) -> list[Finding]:
-    """Return the finding that methods have no runs; none where all of them have."""
+    """Return the finding that methods have no runs; none if all of them have runs."""
     missing = [name for name in names if not runs.method(name)]
     return [Finding(f"no runs of {' or '.join(missing)}", Verdict.ABSENT)] if missing else []
 
@@ -145,7 +145,7 @@ class Below:
     upper: str
     panels: tuple[Panel, ...] = RECONSTRUCTION.panels
     smallest: float | None = None
-    """The smallest effect that counts, where it is not the scale's: a share (0.02), or a difference."""
+    """The smallest effect that counts, if it is not the scale's: a share (0.02), or a difference."""
 
     def __call__(self, runs: Runs) -> list[Finding]:
         if missing := absent(runs, self.lower, self.upper):
@@ -171,7 +171,7 @@ class Below:
         scale = panel.measure.scale
         verdict, words = verdict_on(found.differences, scale, self.smallest)
         if verdict is Verdict.EQUAL and not all(map(health.plateau, logs)):
-            # Methods that never began are equal, too.
+            # Methods that never began to learn have equal errors, too.
             return Finding(
                 f"{heading}: {words}; whether either left the plateau, the logs do not say", Verdict.OPEN
             )
@@ -183,8 +183,8 @@ class Below:
 class Reliable:
     """The test that every run of a method came to its end and learned.
 
-    One has learned whose error has left the plateau, or where its log states none, whose error has fallen. A run that
-    was given up counts against the method here, and only here; one still on the plateau decides nothing.
+    A run has learned if its error has left the plateau or, if its log states no plateau, if its error has fallen. A
+    run that was given up counts against the method here, and only here. A run still on the plateau decides nothing.
     """
 
     method: str

@@ -11,7 +11,7 @@ from natgrad_paper.report.views import CLOCK, Measure, Panel
 from natgrad_paper.training.log import RunLog
 
 FAR = 1.5
-"""Evaluations are far apart where the later is at more than so many times the place of the one before."""
+"""Two evaluations are far apart if the later one's place is more than this many times the earlier one's."""
 
 
 class Line(NamedTuple):
@@ -24,16 +24,16 @@ class Line(NamedTuple):
 
 
 def points(log: RunLog, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
-    """Return a log's evaluations as (place on the axis, error), without those that the figure cannot hold."""
+    """Return a log's evaluations as (place on the axis, error), without those that the figure cannot show."""
     pairs = [(record.get(panel.axis), panel.measure.of(record)) for record in log.evaluations]
     kept = [(x, y) for x, y in pairs if x is not None and x > 0 and y is not None]
     return np.array([x for x, _ in kept], float), np.array([y for _, y in kept], float)
 
 
 def line(logs: Sequence[RunLog], panel: Panel) -> Line | None:
-    """Return the error along the panel's axis, over the stretch that every seed covers, if there is one.
+    """Return the error along the panel's axis, over the range that every seed covers, if there is one.
 
-    Runs cut short from outside are left out where there are complete ones; one that went no further keeps its error.
+    Runs cut short from outside are left out if there are complete ones; a run that stopped itself keeps its error.
     """
     counted = [log for log in logs if log.complete] or logs
     kept = [(log, track) for log in counted if len((track := points(log, panel))[0])]
@@ -57,10 +57,10 @@ def reach(log: RunLog, axis: str) -> float:
 
 
 def common(logs: Iterable[RunLog], axis: str) -> float | None:
-    """Return the farthest place of an axis that every complete run reached; of any run where none is complete."""
+    """Return the farthest place on an axis that every complete run reached; if none is complete, that every run did."""
     found = [log for log in logs if log.evaluations]
     counted = [log for log in found if log.complete] or found
-    # Where every run went no further: as far as the first of them came.
+    # If every run stopped itself early, take the place where the first one stopped.
     ends = [end for log in counted if (end := reach(log, axis)) < math.inf] or [
         _end(log, axis) for log in counted
     ]
@@ -68,11 +68,11 @@ def common(logs: Iterable[RunLog], axis: str) -> float | None:
 
 
 def error_at(log: RunLog, panel: Panel, where: float) -> float | None:
-    """Return the error at a place of the panel's axis, None where it was not measured.
+    """Return the error at a place of the panel's axis; None if it was not measured.
 
-    Between evaluations near each other it is interpolated as the figure draws it, straight on the figure's axes. It
-    was not measured beyond the run's end, before the first evaluation after the start, and between evaluations that
-    are `FAR` apart. An error that is not finite counts as that of the start: nothing was learned.
+    Between evaluations near each other the error is interpolated, linearly on the figure's axes. It counts as not
+    measured beyond the run's end, before the first evaluation after the start, and between evaluations that are `FAR`
+    apart. An error that is not finite counts as the error of the start: nothing was learned.
     """
     placed = [record for record in log.evaluations if record.get(panel.axis) is not None]
     if not placed or where > reach(log, panel.axis):
@@ -90,21 +90,21 @@ def error_at(log: RunLog, panel: Panel, where: float) -> float | None:
 
 
 def errors_at(logs: Iterable[RunLog], panel: Panel, where: float) -> list[float]:
-    """Return the error of each run there, without those where it was not measured."""
+    """Return the error of each run at a place, without the runs where it was not measured."""
     return [error for log in logs if (error := error_at(log, panel, where)) is not None]
 
 
 def compiling(logs: Iterable[RunLog]) -> float:
-    """Return the seconds that a method took to compile: in the first of its seeds, since later ones need not."""
+    """Return the seconds that a method took to compile in the first of its seeds; later seeds need not compile."""
     return max(
         (float(log.evaluations[-1]["compile_seconds"]) for log in logs if log.evaluations), default=0.0
     )
 
 
 def time_to(log: RunLog, error: float, measure: Measure) -> float | None:
-    """Return the training seconds after which the error is first that low, None where it never is.
+    """Return the training seconds after which the error is first that low; None if it never is.
 
-    Interpolated as it is drawn; after evaluations far apart, the time of the first that is so low.
+    The time is interpolated as the figure draws it. Between evaluations far apart, it is the time of the later one.
     """
     x, y = points(log, Panel(measure, CLOCK))
     below = np.flatnonzero(y <= error)
@@ -122,11 +122,11 @@ class Pairs(NamedTuple):
 
     logs: list[tuple[RunLog, RunLog]]
     where: float | None
-    """None where there is no such place."""
+    """None if there is no such place."""
     seeds: list[int]
-    """Those of which both errors were measured."""
+    """The pairs of which both errors were measured."""
     differences: np.ndarray
-    """Of the first method's errors and the second's, on the scale of the panel, one per seed."""
+    """The differences of the two methods' errors, on the scale of the panel, one per seed."""
 
 
 def pairs(runs: Runs, lower: str, upper: str, panel: Panel) -> Pairs:
@@ -146,7 +146,7 @@ def _end(log: RunLog, axis: str) -> float:
 
 
 def _measured(x: np.ndarray, where: float) -> bool:
-    """Whether a place is an evaluation, lies between two that are near each other, or beyond the last."""
+    """Whether a place is an evaluation, lies between two near each other, or lies beyond the last."""
     if (x == where).any() or where > x[-1]:
         return True
     before, after = x[x < where], x[x > where]

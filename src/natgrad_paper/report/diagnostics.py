@@ -11,7 +11,7 @@ from natgrad_paper.report.load import Runs
 
 BINS = 40
 RATIO_RANGE = (-1.0, 2.0)
-"""Where ρ is shown; beyond it a step failed, however badly."""
+"""The range in which ρ is shown; a ρ outside it only means that the step failed."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Quantity:
     about: str
     log: bool = True
     over: str = ""
-    """Another number that it is divided by."""
+    """The name of another number that this one is divided by."""
 
     def of(self, record: dict[str, Any]) -> float | None:
-        """Return the number that a step has, where it has one that can be drawn."""
+        """Return the step's number, if it has one that can be drawn."""
         value, base = record.get(self.field), record.get(self.over) if self.over else 1.0
         return None if value is None or not base or (self.log and value <= 0) else float(value / base)
 
@@ -46,7 +46,7 @@ QUANTITIES = (
 def track(runs: Runs, name: str, quantity: Quantity) -> tuple[np.ndarray, np.ndarray]:
     """Return the quantity along iterations: medians over all seeds' steps, in bins of equal width in log.
 
-    A log without single steps has the last one before each evaluation.
+    If a log has no single steps, the last step before each evaluation is used.
     """
     records = [record for log in runs.trainings(name) for record in log.steps or log.evaluations]
     pairs = [(record["iteration"], quantity.of(record)) for record in records]
@@ -58,7 +58,7 @@ def track(runs: Runs, name: str, quantity: Quantity) -> tuple[np.ndarray, np.nda
 
 
 def draw(runs: Runs, group: Group) -> tuple[Figure, list[Quantity]] | None:
-    """Return one panel per quantity that methods of a group have, and those quantities; None where they have none."""
+    """Return one panel per quantity that methods of a group have, and those quantities; None if they have none."""
     tracks = {q: {name: track(runs, name, q) for name in group.methods} for q in QUANTITIES}
     used = [q for q, found in tracks.items() if any(len(x) for x, _ in found.values())]
     if not used:

@@ -1,6 +1,6 @@
 """Figures, drawn from runs: errors along iterations and time, and differences between methods seed by seed.
 
-`styled` gives every figure the same looks; `svg` and `png` make files of it that depend on the drawing alone.
+`styled` gives every figure the same style; `svg` and `png` make files that depend on the drawing alone.
 """
 
 import io
@@ -26,7 +26,7 @@ from natgrad_paper.report.views import AXES, CLOCK, Panel, View
 INK, SOFT, FAINT = "#222222", "#666666", "#eeeeee"
 STYLE = Path(__file__).with_name("style.mplstyle")
 DASHES = ("solid", "dashed", "dotted", "dashdot")
-"""One for each group of methods, the last for all further ones."""
+"""One style per group of methods; the last is for all further groups."""
 Titled = Sequence[tuple[str, Sequence[str]]]
 Drawn = tuple[str, str, Line]
 """A method, its dashes and its line."""
@@ -43,7 +43,7 @@ class Group:
 
 
 def grouped(names: Sequence[str], groups: Titled) -> list[Group]:
-    """Return the methods by group, those in none of them in a last one; empty groups are left out."""
+    """Return the methods by group. Methods in no group form a last one; empty groups are left out."""
     placed = {name for _, members in groups for name in members}
     rest = [name for name in names if name not in placed]
     found = [
@@ -54,13 +54,13 @@ def grouped(names: Sequence[str], groups: Titled) -> list[Group]:
 
 
 def styled() -> AbstractContextManager[None]:
-    """Return the context in which figures are drawn and saved."""
+    """Return the context for drawing and saving figures."""
     found: AbstractContextManager[None] = matplotlib.style.context(STYLE)
     return found
 
 
 def blank(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches; call it where it is `styled`."""
+    """Return an empty figure of a size in inches; call it inside `styled`."""
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     return figure
@@ -80,13 +80,13 @@ def _saved(figure: Figure, form: str, metadata: dict[str, Any]) -> bytes:
     stream = io.BytesIO()
     with styled():
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # What is laid out once stays where it is, whatever it is saved as.
+        figure.set_layout_engine("none")  # Every file format gets the same layout.
         figure.savefig(stream, format=form, metadata=metadata)
     return stream.getvalue()
 
 
 def draw(runs: Runs, view: View, groups: Titled = ()) -> Figure:
-    """Return the figure: one panel beside another, one line per method, and in small print what it rests on."""
+    """Return the figure: panels side by side, one line per method, and its sources in small print."""
     parts = grouped(runs.methods, groups)
     with styled():
         figure = blank(12, 5.6)
@@ -124,7 +124,7 @@ def draw_panel(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel) ->
 
 
 def draw_line(axes: Axes, found: Line, color: str, dashes: str = "solid", **looks: Any) -> None:
-    """Draw a mean with the range around it; further looks are matplotlib's."""
+    """Draw a mean with the range around it; further options go to matplotlib."""
     marker: dict[str, Any] = {"marker": "o", "ms": 3} if len(found.x) == 1 else {}
     axes.plot(found.x, found.mean, color=color, ls=dashes, **marker | looks)
     if (found.low < found.high).any():
@@ -138,9 +138,9 @@ def label_ends(
     every: Iterable[tuple[str, str]] = (),
     height: float = 0.047,
 ) -> None:
-    """Name the lines right of a panel, each as near its end as the others let it; call it when all is drawn.
+    """Name the lines to the right of a panel, each as near its end as the others allow; call it after all drawing.
 
-    Of every method and its dashes, those that are drawn in other panels only are named, too.
+    Methods that only other panels show are named, too.
     """
     over = axes.transData - axes.transAxes
     tips = {name: (found.x[-1], found.mean[-1]) for name, _, found in drawn}
@@ -159,7 +159,7 @@ def label_ends(
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
-    """Return rising numbers of [0, 1] moved apart to at least a gap, or as far as there is room for."""
+    """Return increasing numbers of [0, 1], moved apart by at least a gap, or as far as there is room."""
     steps = min(gap, 1 / max(1, len(places) - 1)) * np.arange(len(places))
     moved = np.maximum.accumulate(np.maximum(places, 0.0) - steps) + steps
     return [float(place) for place in np.minimum(moved, 1 - steps[::-1])]
@@ -201,7 +201,7 @@ def dress(axes: Axes) -> None:
         decades = np.log10(high / low) if low > 0 else 0
         axis.set_major_formatter(FuncFormatter(plain))
         axis.set_minor_formatter(NullFormatter())
-        # Over less than about two decades one tick per decade says too little.
+        # Over less than about two decades, one tick per decade is too few.
         if decades < 0.5:
             axis.set_major_locator(MaxNLocator(5))
             axis.set_minor_locator(NullLocator())
@@ -219,7 +219,7 @@ def plain(value: float, _: Any = None) -> str:
 
 
 def title(figure: Figure, runs: Runs, words: str = "") -> None:
-    """Write above a figure what it is of: the words, or else the data and how many cases they have."""
+    """Write a title above a figure: the given words, or else the data and their number of cases."""
     data = runs.header["data"]
     words = words or ": ".join(part for part in (data["name"], provenance.cases(data)) if part)
     words += f", preset {provenance.presets(runs)}"

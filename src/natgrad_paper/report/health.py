@@ -1,4 +1,4 @@
-"""Whether a run can be evidence: one whose steps were refused, whose λ ran away or who never began cannot."""
+"""Whether a run can be evidence: not if steps were refused, λ was at its bound, or it never left the plateau."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,13 +13,13 @@ from natgrad_paper.training.log import RunLog, Status
 SHARE = 0.1
 """A run is no evidence if more than this share of its steps was refused, or had λ at its upper bound."""
 LEFT = 0.9
-"""A run has left the plateau when its error is below so much of it."""
+"""A run has left the plateau when its error is below this share of the plateau's."""
 ROUNDING = 1e-6
-"""λ is at its bound where it is nearer than this share of it."""
+"""λ counts as at its bound if it is within this share of it."""
 
 
 def ailment(log: RunLog) -> str:
-    """Return in words why a run is no evidence; nothing where it may be."""
+    """Return in words why a run is no evidence; an empty text if it may be."""
     if log.status is Status.GAVE_UP:
         return log.reason
     last: dict[str, Any] = log.evaluations[-1] if log.evaluations else {}
@@ -34,7 +34,7 @@ def ailment(log: RunLog) -> str:
 
 
 def highest(log: RunLog) -> float:
-    """Return the upper bound of a run's λ; of a log that does not say, the library's."""
+    """Return the upper bound of a run's λ; the library's default if the log does not say."""
     match log.header.get("damping"):
         case {"bounds": [int() | float(), int() | float() as high]}:
             return float(high)
@@ -42,7 +42,7 @@ def highest(log: RunLog) -> float:
 
 
 def cause(logs: Iterable[RunLog]) -> str:
-    """Return why a comparison of these runs is void; nothing where it is not."""
+    """Return why a comparison of these runs is void; an empty text if it is not."""
     ailing = [(log, why) for log in logs if (why := ailment(log))]
     if not ailing:
         return ""
@@ -61,7 +61,7 @@ def plateau(log: RunLog) -> tuple[str, float] | None:
 
 
 def relative(log: RunLog, axis: str, where: float) -> float | None:
-    """Return a run's error at a place over that of the best constant answer, where the log states the latter."""
+    """Return a run's error at a place divided by that of the best constant answer, if the log states the latter."""
     if (found := plateau(log)) is None:
         return None
     error = error_at(log, Panel(Measure(found[0], found[0], found[0]), axis), where)
@@ -69,7 +69,7 @@ def relative(log: RunLog, axis: str, where: float) -> float | None:
 
 
 def stayed(arms: Sequence[Sequence[RunLog]], axis: str, where: float) -> str:
-    """Return in words that no arm had left the plateau at a place, by its mean over seeds; nothing where one had."""
+    """Return in words that no method had left the plateau at a place, by its mean over seeds; empty if one had."""
     means = []
     for logs in arms:
         known = [share for log in logs if (share := relative(log, axis, where)) is not None]

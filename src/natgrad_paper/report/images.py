@@ -1,4 +1,4 @@
-"""Images out of logs: what the data look like, and cases with what each method makes of them."""
+"""Images from logs: pictures of the data, and cases with each method's reconstructions."""
 
 import base64
 import math
@@ -13,7 +13,7 @@ from natgrad_paper.training.log import RunLog
 
 SHOWN = 12
 LARGEST = 1 << 22
-"""Pixels of a record; more is not a handful of samples."""
+"""The most pixels of a record; pictures of a few samples need no more."""
 
 
 def data(runs: Runs) -> list[Picture | Table]:
@@ -23,7 +23,7 @@ def data(runs: Runs) -> list[Picture | Table]:
 
 
 def reconstructions(runs: Runs) -> Table | None:
-    """Return some cases, and what each method makes of the same ones; None where the logs hold no such pictures."""
+    """Return some cases, and each method's reconstructions of them; None if the logs hold no such pictures."""
     cases: np.ndarray | None = None
     rows: list[tuple[str, Picture]] = []
     for name in runs.methods:
@@ -44,7 +44,7 @@ def reconstructions(runs: Runs) -> Table | None:
 
 
 def dark(images: np.ndarray) -> bool:
-    """Whether images are mostly black: they are shown as ink on white."""
+    """Whether images are mostly black; such images are shown inverted, as ink on white."""
     return bool(np.median(images) < 64)
 
 

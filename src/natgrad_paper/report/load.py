@@ -40,9 +40,9 @@ class Runs:
     """Names, in the experiment's order."""
     seeds: tuple[int, ...]
     left_out: tuple[int, ...]
-    """Seeds for choosing settings that ran, too."""
+    """Seeds for choosing settings that also ran."""
     judged: bool
-    """Whether claims may rest on these runs: not on seeds that settings were chosen by."""
+    """Whether claims may rest on these runs, which seeds for choosing settings do not allow."""
     runs: pd.DataFrame
     """One row per log: what ran, how it ended, and its settings by their dotted names."""
     evaluations: pd.DataFrame
@@ -51,7 +51,7 @@ class Runs:
 
     @classmethod
     def of(cls, logs: Iterable[RunLog]) -> "Runs":
-        """Return the logs as runs, those of the seeds for choosing settings left out. Refuse what does not fit."""
+        """Return the logs as runs, without the seeds for choosing settings. Refuse logs that do not fit together."""
         every = sorted(
             logs, key=lambda log: (log.header["method"]["order"], log.method, log.seed, log.training)
         )
@@ -84,12 +84,12 @@ class Runs:
 
     @property
     def timed(self) -> bool:
-        """Whether the clock says something: not where the budget is in iterations, for those may share a machine."""
+        """Whether times are meaningful. Runs with a budget in iterations may share a machine, so theirs are not."""
         budgets = (log.header["settings"].get("budget", {}) for log in self.logs)
         return not all(budget.get("iterations") for budget in budgets)
 
     def method(self, name: str, training: str = "") -> tuple[RunLog, ...]:
-        """Return the logs of a method, one per seed; of its only training, or of the one of that name."""
+        """Return the logs of a method, one per seed, for its only training or for the named one."""
         return tuple(log for log in self.trainings(name) if log.training == training)
 
     def trainings(self, name: str, seed: int | None = None) -> tuple[RunLog, ...]:
@@ -101,7 +101,7 @@ class Runs:
         return next((str(log.header["method"]["label"]) for log in self.trainings(name)), name)
 
     def color(self, name: str) -> str:
-        """Return a method's color; whatever is not six hexadecimal digits is drawn gray."""
+        """Return a method's color; gray if the log's is not six hexadecimal digits."""
         found = next((str(log.header["method"]["color"]) for log in self.trainings(name)), "")
         return found.lower() if re.fullmatch(r"#[0-9a-fA-F]{6}", found) else "#808080"
 
@@ -120,7 +120,7 @@ def table(directory: Path, what: str) -> pd.DataFrame:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the fields of nested tables by their dotted names; None where one is not set."""
+    """Return the fields of nested tables by their dotted names; None for a field that is not set."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}

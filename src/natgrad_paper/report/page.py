@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs nothing else, the figure's files and CSV, all from the logs alone."""
+"""The report: one self-contained HTML page, the figure's files and CSV tables, all from the logs alone."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from natgrad_paper.report.views import AXES
 HERE = Path(__file__).parent
 STYLES = ("holds", "fails", "open", "open", "open", "open")
 MARKS = dict(zip(Verdict, zip(STYLES, "✓✗?=∅–", strict=True), strict=True))
-"""The style of each verdict on the page, and its sign: color alone tells nothing to some."""
+"""The style of each verdict on the page, and its sign, because some readers cannot see the color."""
 Presets = Mapping[str, Mapping[str, Any]]
 NONE: Presets = MappingProxyType({})
 
@@ -27,7 +27,7 @@ NONE: Presets = MappingProxyType({})
 def write(runs: Runs, story: Story, directory: Path, presets: Presets = NONE) -> list[Path]:
     """Write the page, the figure and the tables into the directory; return their paths, the page first.
 
-    `presets` are for the command: the settings of each of the experiment's presets.
+    `presets` holds the settings of each of the experiment's presets, for the command on the page.
     """
     judged = claims.judge(story.claims, runs)
     figure = story.figure(runs) if story.figure else draw(runs, story.view, story.groups)

@@ -41,7 +41,7 @@ class Picture:
     """A figure, its SVG, or bytes of shape (height, width): 0 is black."""
     caption: str = ""
     alt: str = ""
-    """What a reader who cannot see it needs to know."""
+    """The alternative text for readers who cannot see the picture."""
 
     @property
     def pixels(self) -> bool:
@@ -69,7 +69,7 @@ class Table:
     rows: Sequence[Sequence[str | Cell | Picture]]
     caption: str = ""
     numbers: bool = False
-    """Whether its cells are numbers, which stand right."""
+    """Whether its cells are numbers, which are aligned right."""
 
 
 Content = Words | Picture | Table

@@ -11,7 +11,7 @@ PARTS = {"train": "training", "valid": "validation", "test": "test", "unlabelled
 
 
 def cases(data: Mapping[str, Any]) -> str:
-    """Return how many cases of each kind the data have; nothing where they do not say."""
+    """Return how many cases of each kind the data have; an empty text if they do not say."""
     shapes = {part: shape for part, shape in data.items() if isinstance(shape, list) and shape and shape[0]}
     known = [f"{shape[0]} {PARTS[part]}" for part, shape in shapes.items() if part in PARTS]
     others = [f"{shape[0]} {part}" for part, shape in shapes.items() if part not in PARTS]
@@ -32,7 +32,7 @@ def seeds(runs: Runs) -> str:
 
 
 def versions(runs: Runs) -> str:
-    """Return the versions of everything that the runs used; several of a package where they differ."""
+    """Return the versions of everything that the runs used; all versions of a package if they differ."""
     found: dict[str, list[str]] = {}
     for log in runs.logs:
         for name, version in log.header["versions"].items():
@@ -47,7 +47,7 @@ def machines(runs: Runs) -> str:
 
 
 def commits(runs: Runs) -> str:
-    """Return the states of the code that ran, with a warning where there are several."""
+    """Return the states of the code that ran, with a warning if there are several."""
     found = _different(_commit(log.header.get("commit")) for log in runs.logs)
     return "; ".join(found) + ": runs of different code are compared here" * (len(found) > 1)
 
@@ -60,7 +60,7 @@ def _commit(stated: Any) -> str:
 
 
 def ratios(runs: Runs) -> list[str]:
-    """Return with which model of the loss λ follows its ratio, and where several do, whose; old logs do not say."""
+    """Return which model of the loss each method's λ uses for its ratio; old logs do not say."""
     found: dict[str, dict[str, None]] = {}
     for log in runs.logs:
         match log.header.get("damping"):
@@ -73,7 +73,7 @@ def ratios(runs: Runs) -> list[str]:
 
 
 def differences(runs: Runs, paper: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (field, value here, the paper's value) of every setting of the paper that the logs state otherwise."""
+    """Return (field, value here, the paper's value) of every setting that differs from the paper's."""
     stated, wanted = _stated(runs), {field: _written(value) for field, value in flat(paper).items()}
     both = [(field, stated[field], value) for field, value in wanted.items() if field in stated]
     return [
@@ -84,14 +84,14 @@ def differences(runs: Runs, paper: Mapping[str, Any]) -> list[tuple[str, str, st
 
 
 def settings(runs: Runs) -> list[tuple[str, str]]:
-    """Return (field, value) of every setting; where methods differ, each value with its methods."""
+    """Return (field, value) of every setting; if methods differ, each value with its methods."""
     return [(field, _values(values)) for field, values in _stated(runs).items()]
 
 
 def command(runs: Runs, known: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the command that makes such logs: preset, what was changed in it, methods and seeds.
+    """Return the command that makes such logs: the preset, the changes to it, methods and seeds.
 
-    `known` has the settings of each of the experiment's presets.
+    `known` holds the settings of each of the experiment's presets.
     """
     preset = str(runs.header["preset"])
     words = ["natgrad", "run", runs.experiment]

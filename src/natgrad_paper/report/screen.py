@@ -1,4 +1,4 @@
-"""The report in short, on the screen: errors and times, and the claims judged. Any terminal can show it."""
+"""A short report for the screen: errors, times and the judged claims. Any terminal can show it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from natgrad_paper.report.story import Story
 SHOWN = 6
 """Columns of a story's own table that fit a screen."""
 COLORS = {Verdict.HOLDS: "green", Verdict.FAILS: "red"}
-"""All others are yellow: they say nothing for a claim and nothing against it."""
+"""All other verdicts are yellow: they speak neither for a claim nor against it."""
 LONGER = {"…": "...", "±": "+/-", "½": "1/2", "²": "^2", "ᵀ": "^T", "λ": "lambda", "ρ": "rho", "θ": "theta"}
 SPELLED = str.maketrans("–−’“”×éèäöü", '--\'""xeeaou') | str.maketrans(LONGER)
-"""What stands for a letter on a terminal that lacks it."""
+"""Replacements for letters that a terminal lacks."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Shown:
 
 
 def tables(runs: Runs, story: Story) -> list[Shown]:
-    """Return the results in short, and the verdicts: of what was measured, only why it is void."""
+    """Return a short table of results, and the verdicts; of the findings, only those that are void."""
     found, shown = _results(runs, story), []
     if found is not None:
         seeds = f"means over {len(runs.seeds)} seeds" if len(runs.seeds) > 1 else f"seed {runs.seeds[0]}"

@@ -1,4 +1,4 @@
-"""What the report of an experiment tells, beside what every report does."""
+"""What the report of an experiment says beyond what every report says."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from natgrad_paper.report.views import RECONSTRUCTION, View
 
 @dataclass(frozen=True)
 class Story:
-    """What a report says of an experiment. All of it is a function of the logs."""
+    """What a report says about an experiment. All of it is a function of the logs."""
 
     title: str
     view: View = RECONSTRUCTION
@@ -27,7 +27,7 @@ class Story:
     departures: tuple[str, ...] = ()
     """What else differs from the paper, one sentence each."""
     figure: Callable[[Runs], Figure] | None = None
-    """Draws the figure, where it is not errors along iterations and time."""
+    """Draws the figure, if it is not the usual one of errors against iterations and time."""
     caption: str = ""
     """What that figure shows, in sentences."""
     sections: Callable[[Runs], Iterable[Part]] = lambda runs: ()
@@ -35,4 +35,4 @@ class Story:
     diagnostics: bool = True
     """Whether the page shows how the steps of a method went, all its trainings together."""
     rule: tuple[tuple[str, str], ...] = ()
-    """Terms of the rule that decides claims, and what they mean, where it is not the usual one."""
+    """Terms of the rule that decides claims, and what they mean, if the rule is not the usual one."""

@@ -27,11 +27,11 @@ class Column(NamedTuple):
     measure: Measure
     values: dict[str, list[float]]
     missing: str
-    """What a method without numbers has in its place."""
+    """The text for a method without numbers."""
 
 
 def columns(runs: Runs, view: View) -> list[Column]:
-    """Return the table's columns: each panel's error as far as all runs go, errors at the end, times to errors."""
+    """Return the table's columns: each panel's error where all runs have one, errors at the end, times to errors."""
     every = [log for name in runs.methods for log in runs.method(name) if log.evaluations]
     found = []
 
@@ -57,7 +57,7 @@ def _at_end(log: RunLog, measure: Measure) -> float | None:
 
 
 def targets(logs: Sequence[RunLog], measure: Measure) -> list[float]:
-    """Return the lowest few round numbers (1, 2, 5, …) that some run's error reached, falling."""
+    """Return the lowest few round numbers (1, 2, 5, …) that some run's error reached, in decreasing order."""
     start = max((measure.of(log.evaluations[0]) or 0.0 for log in logs), default=0.0)
     ladder = [float(f"{digit}e{power}") for power in range(-6, 7) for digit in (1, 2, 5)]
     reached = [step for step in ladder if step < start and any(time_to(log, step, measure) for log in logs)]
@@ -80,7 +80,7 @@ def results(runs: Runs, view: View, groups: Sequence[Group]) -> Table | None:
 
 
 def _best(column: Column, runs: Runs) -> str | None:
-    """Return the method with the least mean, among those of which every seed has a value."""
+    """Return the method with the least mean, among those that have a value for every seed."""
     whole = [name for name, found in column.values.items() if found and len(found) == len(runs.method(name))]
     return min(whole, key=lambda name: column.measure.mean(column.values[name]), default=None)
 
@@ -88,7 +88,7 @@ def _best(column: Column, runs: Runs) -> str | None:
 def spread(
     values: Sequence[float], total: int, measure: Measure, missing: str = "–", best: bool = False
 ) -> Cell:
-    """Return the mean, and the range with how many there are where it is fewer than the total."""
+    """Return the mean and the range, with the number of values if it is less than the total."""
     if not values:
         return Cell(missing)
     words = [f"({number(min(values))}–{number(max(values))})"] if len(values) > 1 else []
@@ -103,14 +103,14 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def time(runs: Runs) -> Table | None:
-    """Return where the time went: of all trainings of a method and a seed together, mean over seeds."""
+    """Return where the time went: the sum over trainings of a method and a seed, averaged over seeds."""
     last = runs.evaluations.groupby(KEYS, sort=False).tail(1)
     clocks = [clock for clock in CLOCKS if clock in last]
     sums = last.groupby(KEYS[:2], sort=False)[["iteration", *clocks]].sum(min_count=1) if clocks else last
     rows = []
     for name, mean in sums.groupby("method", sort=False).mean().iterrows():
         cells = ["–" if pd.isna(mean[clock]) else f"{mean[clock]:.1f}" for clock in clocks]
-        # Trainings that start from others count their steps from the beginning.
+        # Trainings that start from others also count the steps of those.
         counted = mean["iteration"] and not any(log.training for log in runs.trainings(str(name)))
         steps = number(mean["iteration"], 0) if counted else "–"
         each = number(1000 * mean["training_seconds"] / mean["iteration"]) if counted else "–"
@@ -120,13 +120,13 @@ def time(runs: Runs) -> Table | None:
 
 
 def troubles(runs: Runs) -> Table | None:
-    """Return the runs with refused steps, an early end or a gap in their time; None where there are none."""
+    """Return the runs with refused steps, an early end or a gap in their time; None if there are none."""
     rows = []
     for log in runs.logs:
         last: dict[str, Any] = log.evaluations[-1] if log.evaluations else {}
         refused, finished = last.get("refused") or 0, log.status is Status.FINISHED
         if refused or log.gaps or not finished:
-            ended = "used its budget" if finished else log.reason or "cut off, without a word"
+            ended = "used its budget" if finished else log.reason or "cut off, no reason logged"
             gaps = "; ".join(f"{gap['seconds']:.0f} s at iteration {gap['iteration']}" for gap in log.gaps)
             what = f"{runs.label(log.method)} {log.training}".strip()
             rows.append(
@@ -136,7 +136,7 @@ def troubles(runs: Runs) -> Table | None:
 
 
 def as_csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV, without columns of lists and without the names of trainings where there are none."""
+    """Return a table as CSV, without columns of lists, and without the names of trainings if there are none."""
     unwanted = [name for name in table if table[name].map(lambda value: isinstance(value, list | dict)).any()]
     unwanted += ["training"] if "training" in table and not table["training"].any() else []
     return str(table.drop(columns=unwanted).to_csv(index=False, lineterminator="\n"))

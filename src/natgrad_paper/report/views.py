@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 CLOCK = "training_seconds"
-"""The axis that only an otherwise idle machine can tell."""
+"""The axis that is meaningful only on an otherwise idle machine."""
 AXES = {
     "iteration": "iterations",
     CLOCK: "training time (s)",
@@ -18,15 +18,15 @@ AXES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How an error is drawn, averaged over seeds and compared between methods: straight on this scale."""
+    """How an error is drawn, averaged over seeds and compared between methods: linearly on this scale."""
 
     name: str
-    """As matplotlib has it: log, where a difference is a ratio and means are geometric, or linear."""
+    """The name in matplotlib: log, where a difference is a ratio and means are geometric, or linear."""
     smallest: float
     """The smallest effect that counts unless a claim says otherwise: a share, or a difference."""
 
     def holds(self, value: float) -> bool:
-        """Whether it has a place for the value."""
+        """Whether the scale has a place for the value."""
         return bool(np.isfinite(value)) and (value > 0 or self.name == "linear")
 
     def to(self, values: Any) -> np.ndarray:
@@ -58,18 +58,18 @@ LOGARITHMIC, LINEAR = Scale("log", 0.02), Scale("linear", 0.5)
 
 @dataclass(frozen=True)
 class Measure:
-    """An error of the logs, smaller being better."""
+    """An error in the logs; smaller is better."""
 
     field: str
-    """In an evaluation."""
+    """The error's field in an evaluation."""
     name: str
-    """In tables and sentences: `training error`."""
+    """The error's name in tables and sentences: `training error`."""
     title: str
-    """On an axis, where there is room to be exact."""
+    """The error's title on an axis, where there is room to be exact."""
     scale: Scale = LOGARITHMIC
     unit: str = ""
     factor: float = 1.0
-    """From the log's number to the one shown: 100 for percent."""
+    """The factor from the log's number to the one shown: 100 for percent."""
 
     def of(self, record: Mapping[str, Any]) -> float | None:
         """Return the number that an evaluation has, if it is one the scale holds."""
@@ -94,7 +94,7 @@ class Panel:
     axis: str = "iteration"
 
     def compares(self, lower: str, upper: str) -> str:
-        """Return what is computed when two methods are compared; the usual error goes without saying."""
+        """Return what is computed when two methods are compared; the usual error is not named."""
         if self.measure.scale.name == "log":
             return f"{lower} / {upper}" + f", {self.measure.name}" * (self.measure != SQUARED_ERROR)
         return f"{lower} − {upper}, {self.measure.label}"
@@ -114,7 +114,7 @@ class View:
     at_end: tuple[Measure, ...]
     """Further errors in the tables, at the end of the runs."""
     title: str
-    """Of the figure, in the report."""
+    """The title of the figure, in the report."""
 
     @property
     def main(self) -> Measure:

@@ -1,1 +1,1 @@
-"""Training: a method on a problem, its log and its checkpoints, from any step on and to the bit."""
+"""Training of a method on a problem, with its log and its checkpoints. It can resume at any step, exact to the bit."""

@@ -1,4 +1,4 @@
-"""The baselines a sceptic asks for, from optax, with the two functions that every competitor has."""
+"""Baselines from optax, for a skeptical reader, with the two functions that every competitor has."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ EPOCH = 250
 
 
 class Info(NamedTuple):
-    """What a first-order step can say of itself."""
+    """What a first-order step reports."""
 
     loss: Array
     accepted: Array
@@ -28,7 +28,7 @@ class Info(NamedTuple):
 
 @dataclass(frozen=True)
 class FirstOrder:
-    """An optax transformation on the loss that natgrad's own methods lower: by default the mean nll."""
+    """An optax transformation on the loss that natgrad's own methods minimize, by default the mean nll."""
 
     model: Callable[[Tree, Any], Any]
     likelihood: Any
@@ -38,9 +38,9 @@ class FirstOrder:
     asks: bool = False
     """Whether its update asks for the value of the loss."""
     objective: Callable[[Tree, Tree], Array] | None = None
-    """Each case's loss, where it is not the likelihood's."""
+    """The loss of each case, if it is not the likelihood's."""
     evaluated: Callable[[Tree, Tree], Tree] | None = None
-    """From (state, parameters) to the parameters to judge, where they are not the last ones."""
+    """From (state, parameters) to the parameters to judge, if they are not the last ones."""
 
     def init(self, params: Tree) -> Tree:
         """Return the transformation's state."""
@@ -69,7 +69,7 @@ class FirstOrder:
         accepted = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(updates))
         if (
             self.searches
-        ):  # A search that met nothing finite returns a step of length 0, and an infinite error.
+        ):  # A search that found no finite loss returns a step of length 0, and an infinite error.
             accepted &= jnp.isfinite(optax.tree.get(new_state, "decrease_error"))
         params, state = tree.where(accepted, (moved, new_state), (params, state))
         outcome = jnp.where(accepted, ng.Outcome.ACCEPTED, ng.Outcome.NONFINITE_GRADIENT)

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 Key = tuple[int, int]
-"""A run's seed, and the number of the part of the step that draws: no two parts share their randomness."""
+"""A run's seed, and the number of the part of the step that draws. No two parts share random numbers."""
 PARTS = ("gradient", "metric", "search", "ratio")
 NAMES = {"gradient": "batch", "search": "search_batch", "ratio": "ratio_batch"}
 """What the arguments of a step are called."""
@@ -27,11 +27,11 @@ class Draw(Protocol):
 
     @property
     def unlabelled(self) -> bool:
-        """Whether it draws from the pool of inputs without labels, not from the training cases."""
+        """Whether the rule draws from the pool of inputs without labels, not from the training cases."""
 
     @property
     def most(self) -> int:
-        """The most cases that it draws, 0 for all."""
+        """The most cases that the rule draws; 0 for all."""
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray | None:
         """Return the cases of this step or None for all; `taken` is what the gradient sees."""
@@ -41,7 +41,7 @@ class Draw(Protocol):
 
 
 class Fixed:
-    """A rule that draws as many training cases in every step."""
+    """A rule that draws the same number of training cases in every step."""
 
     unlabelled = False
     size: int
@@ -52,7 +52,7 @@ class Fixed:
         return self.size
 
     def same(self, step: int) -> int:
-        """Return a large number: it never changes."""
+        """Return a large number: the count never changes."""
         return 1 << 40
 
 
@@ -83,7 +83,7 @@ class Minibatch(Fixed):
 class Growing:
     """`first` cases per step, twice as many after every `double` steps, up to `last`; each case once per epoch.
 
-    Early steps need few cases and there are many of them to take; late ones are as good as their gradient is exact.
+    Early steps need few cases, and a training takes many of them; late steps need an accurate gradient.
     """
 
     first: int
@@ -167,7 +167,7 @@ class Batches:
 
         Args:
             cases: How many training cases there are.
-            seed: The run's.
+            seed: The run's seed.
             first: The first of the steps.
             steps: How many.
             pool: How many inputs without labels there are.
@@ -193,11 +193,11 @@ class Batches:
         """Return what `optimizer.step` takes by name, from one step's indices. Traced.
 
         Args:
-            inputs: Of all training cases.
-            targets: Theirs.
+            inputs: The inputs of all training cases.
+            targets: Their targets.
             drawn: The indices, by part.
             pool: Inputs without labels.
-            remade: What each batch with labels is passed through.
+            remade: A function that changes each batch with labels.
         """
 
         def taken(part: str, values: Any) -> Any:

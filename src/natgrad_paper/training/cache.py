@@ -16,9 +16,9 @@ def directory() -> Path:
 
 
 def enable() -> Path | None:
-    """Switch the cache on and return its directory; None where there can be none, which is no error.
+    """Switch the cache on and return its directory; return None, without an error, if no cache is possible.
 
-    JAX's own JAX_COMPILATION_CACHE_DIR has the first word.
+    JAX's own JAX_COMPILATION_CACHE_DIR takes precedence.
     """
     if chosen := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return Path(chosen)

@@ -1,8 +1,8 @@
-"""Checkpoints of a training: one npz file each, written aside and renamed when whole; the one before is kept.
+"""Checkpoints of a training: each is one npz file, written under another name and renamed when complete.
 
-A checkpoint is `<iteration>.<sha256>.npz`. The hash of the file is in its name: a changed byte is noticed. Among
-its arrays is a manifest: where the training stood and what it belongs to. What does not match is refused with the
-reason, and the one before it is taken. `numpy.load` opens it; no code is stored in it.
+A checkpoint is `<iteration>.<sha256>.npz`. The hash of the file is in its name: a changed byte is noticed. One of its
+arrays is a manifest: where the training stood and what it belongs to. A checkpoint that does not match is refused
+with the reason, and the one before it, which is kept, is used. `numpy.load` opens a checkpoint; it stores no code.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from natgrad_paper.training.settings import LONGEST, Section, build
 
 FORMAT: Literal[3] = 3
 BESIDES = 1000
-"""Bytes that the file takes for an array besides its own, and its manifest for the array's name."""
+"""Bytes per array beside its own: the overhead of the file, and the array's name in the manifest."""
 KEPT = 2
 MANIFEST = "manifest"
 NAME = re.compile(r"(\d{9})\.([0-9a-f]{64})\.npz")
@@ -46,13 +46,13 @@ class Checkpoint:
 
     position: Position
     log: Mark
-    """How far the log was: what came after is done again."""
+    """How far the log was; the steps after that are done again."""
     trained: tuple[Tree, Tree]
     """Parameters and optimizer state."""
 
 
 class Manifest(Section):
-    """What a checkpoint says of itself."""
+    """What a checkpoint says about itself."""
 
     model_config = ConfigDict(strict=False)  # A dataclass may come as a table.
     format: Literal[3]
@@ -69,12 +69,12 @@ class Checkpoints:
 
     directory: Path
     identity: dict[str, Any]
-    """What must be the same for a training to go on: plain data, such as method, seed and settings."""
+    """What must be the same for a training to continue: plain data, such as method, seed and settings."""
     surroundings: dict[str, Any]
-    """What should be the same for it to go on bit by bit: versions and cores. Plain data."""
+    """What should be the same for it to continue to the bit: versions and cores, as plain data."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint. Whatever happens meanwhile, the last good one stays; half of one is removed."""
+        """Write a checkpoint. If that fails, the last good one stays, and the incomplete one is removed."""
         raw = self._packed(checkpoint)
         name = f"{checkpoint.position.iteration:09d}.{hashlib.sha256(raw).hexdigest()}.npz"
         aside = self.directory / f".writing-{name}"
@@ -92,14 +92,14 @@ class Checkpoints:
             raise
         for leftover in self.directory.glob(".writing-*"):
             _remove(leftover)
-        # Newer ones were refused when the training was resumed, or it would be further by now.
+        # Newer checkpoints were refused when the training resumed; otherwise it would be further by now.
         found = self._found()
         place = found.index(self.directory / name)
         for stale in found[:place] + found[place + KEPT :]:
             _remove(stale)
 
     def load(self, like: tuple[Tree, Tree], tell: Callable[[str], None]) -> Checkpoint | None:
-        """Return the newest good checkpoint, if there is one; `tell` hears of those refused, and why.
+        """Return the newest good checkpoint, if there is one; `tell` gets a sentence for each refused one.
 
         Args:
             like: A tree of the same structure, shapes and dtypes as what was saved.
@@ -116,7 +116,7 @@ class Checkpoints:
         return None
 
     def discard(self) -> None:
-        """Remove all: the training is finished. The folder of all trainings goes with the last."""
+        """Remove all checkpoints, because the training is finished; after the last training, remove the folder too."""
         shutil.rmtree(self.directory, ignore_errors=True)
         with suppress(OSError):
             self.directory.parent.rmdir()
@@ -175,7 +175,7 @@ def _unpacked(raw: bytes, most: int) -> tuple[Manifest, dict[str, np.ndarray]]:
                 raise ValueError
             arrays = {name: packed[name] for name in packed.files}
         table = json.loads(arrays.pop(MANIFEST).tobytes())
-    except Exception as problem:  # What somebody made, with the right hash in its name, can raise anything.
+    except Exception as problem:  # A file made by hand, with the right hash in its name, can raise any error.
         raise Refused(f"expected a checkpoint of format {FORMAT}, found {type(problem).__name__}") from None
     try:
         return build(Manifest, table, MANIFEST), arrays
@@ -193,7 +193,7 @@ def _flat(trained: tuple[Tree, Tree]) -> tuple[dict[str, np.ndarray], dict[str, 
     for number, (place, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(trained)):
         key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         name, value = f"{number:04d}", np.asarray(jax.device_get(jax.random.key_data(leaf) if key else leaf))
-        # npz has no bfloat16 and its like: their bits are stored.
+        # npz has no bfloat16 or similar types: their bits are stored.
         arrays[name] = value if value.dtype.isbuiltin == 1 else value.view(f"u{value.dtype.itemsize}")
         kinds[name] = f"{jax.tree_util.keystr(place)} {leaf.dtype}{list(leaf.shape)}"
     return arrays, kinds
@@ -219,7 +219,7 @@ def digest(plain: Any) -> str:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint, or whatever stands in the place of one."""
+    """Remove a checkpoint, or whatever has the name of one."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 

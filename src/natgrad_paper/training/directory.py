@@ -1,4 +1,4 @@
-"""The directory of a run: prepared, claimed by one run at a time, cleared of what a run wrote."""
+"""The directory of a run: prepare it, claim it for one run at a time, remove what a run wrote."""
 
 import os
 from contextlib import suppress
@@ -18,7 +18,7 @@ WRITTEN = (
 
 
 class Claimed:
-    """A directory that one run has for itself, by a lock that goes with the process."""
+    """A directory that one run has for itself, by a lock that ends with the process."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / ".lock"
@@ -26,7 +26,7 @@ class Claimed:
     def __enter__(self) -> None:
         try:
             import fcntl
-        except ImportError:  # Where there is no such lock, nobody is refused.
+        except ImportError:  # A system without such locks refuses nobody.
             return
         self._stream = self._path.open("a")  # Not "w": it may be a link to something that is not empty.
         try:
@@ -43,11 +43,11 @@ class Claimed:
 
 
 def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
-    """Create the output directory; one that holds something is refused, unless it is an earlier run that may go.
+    """Create the output directory; refuse one that is not empty, unless it holds an earlier run to overwrite.
 
     Args:
         directory: Which one.
-        overwrite: Whether an earlier run may go.
+        overwrite: Whether an earlier run may be removed.
         mark: The file by which a run is known.
     """
     if directory.exists() and not directory.is_dir():
@@ -63,7 +63,7 @@ def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
             )
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        os.utime(directory)  # Refused where nothing can be written: better now than after compiling.
+        os.utime(directory)  # This fails if the directory is not writable: better now than after compiling.
     except OSError as problem:
         raise UserError(
             f"{directory}: expected a directory that can be written, found: {problem.strerror}"
@@ -71,7 +71,7 @@ def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
 
 
 def _is_run(path: Path) -> bool:
-    """Tell whether a file is what a run was asked to do, and not that of another program."""
+    """Tell whether a file is the request of a run, and not a file of another program."""
     try:
         found = record_in(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
     except OSError:
@@ -80,9 +80,9 @@ def _is_run(path: Path) -> bool:
 
 
 def clear(directory: Path) -> None:
-    """Remove what a run wrote into its directory, and nothing else; folders go that are empty then.
+    """Remove what a run wrote into its directory, and nothing else; then remove empty folders.
 
-    A folder may be a link, to another disk: what is in it goes all the same.
+    A folder may be a link to another disk: what the run wrote in it is removed as well.
     """
     for pattern in WRITTEN:
         for path in directory.glob(pattern):

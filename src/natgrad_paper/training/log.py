@@ -1,6 +1,6 @@
 """The log of a training: JSON lines, a header first, then steps and evaluations, then how it ended.
 
-Every line is written whole and flushed, so whatever stops a run leaves a log that can be read.
+Every line is written whole and flushed, so a log can be read whatever stopped its run.
 """
 
 import errno
@@ -26,7 +26,7 @@ from natgrad_paper.training.stopping import ROW, Stopped
 
 FORMAT = 2
 LONGEST = 1 << 28
-"""Bytes that a log may have, unpacked."""
+"""The most bytes that a log may have, unpacked."""
 PACKED = "logs.tar.xz"
 """All logs of a run in one file."""
 WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table of fields"}
@@ -46,7 +46,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "resumed": {"iteration": int},
     "end": {"status": str, "reason": str},
 }  # fmt: skip
-"""What a record of a kind has at least."""
+"""The fields that a record of each kind must have."""
 TIMES = frozenset({"started", "training_seconds", "cpu_seconds", "evaluation_seconds", "compile_seconds"})
 """The fields in which two runs of the same seed may differ."""
 
@@ -55,13 +55,13 @@ class Status(StrEnum):
     """How a training ended."""
 
     FINISHED = "finished"
-    """It used its budget."""
+    """The training used its budget."""
     EARLY = "early"
-    """Its own patience ended it."""
+    """The validation error stopped falling for longer than its patience."""
     GAVE_UP = "gave-up"
-    """Its steps led nowhere."""
+    """Its steps achieved nothing."""
     INTERRUPTED = "interrupted"
-    """Somebody stopped it; it can go on."""
+    """Somebody stopped it; it can be resumed."""
     FAILED = "failed"
     """The machine or the program failed."""
 
@@ -73,13 +73,13 @@ class RunLog:
     header: dict[str, Any]
     evaluations: tuple[dict[str, Any], ...] = ()
     steps: tuple[dict[str, Any], ...] = ()
-    """Single steps, in the optimizer's own words: all at first, then fewer and fewer."""
+    """Single steps, as the optimizer reports them: all at first, then fewer and fewer."""
     measures: tuple[dict[str, Any], ...] = ()
     """Numbers that belong to several trainings together."""
     pictures: tuple[dict[str, Any], ...] = ()
-    """What the data look like, and cases with what the model makes of them."""
+    """Pictures of the data, and of cases with the model's reconstructions."""
     gaps: tuple[dict[str, Any], ...] = ()
-    """Where the process slept."""
+    """The times at which the process slept."""
     status: Status | None = None
     """How the training ended; None when it was cut off."""
     reason: str = ""
@@ -102,17 +102,17 @@ class RunLog:
 
     @property
     def done(self) -> bool:
-        """Whether the training came to its end as it should: nothing is left to do."""
+        """Whether the training ended as it should: nothing is left to do."""
         return self.status in (Status.FINISHED, Status.EARLY)
 
     @property
     def gave_up(self) -> bool:
-        """Whether the training itself went no further, unable to or out of patience; its error stays what it was."""
+        """Whether the training stopped itself early, without progress or out of patience; its error stays."""
         return self.status in (Status.GAVE_UP, Status.EARLY)
 
     @property
     def complete(self) -> bool:
-        """Whether it came to its own end, of its budget or because it went no further."""
+        """Whether the training ended by itself: its budget ended, or it made no progress."""
         return bool(self.evaluations) and (self.done or self.gave_up)
 
 
@@ -137,10 +137,10 @@ class Writer:
     """Writes a log, one record at a time."""
 
     def __init__(self, path: Path, header: dict[str, Any], keep: int | None = None) -> None:
-        """Begin a log, or go on with one: `keep` is how many of its bytes are good."""
+        """Begin a log, or continue one: `keep` is how many of its bytes are good."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        # Unbuffered: what a full disk refused must not be tried again when the file is closed.
+        # The stream is unbuffered: what a full disk refused must not be written again when the file closes.
         self._stream = path.open("wb" if keep is None else "r+b", buffering=0)
         self._hash = hashlib.sha256()
         try:
@@ -160,13 +160,13 @@ class Writer:
         line = (json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
         with naming(self._path):
             rest = memoryview(line)
-            while rest:  # The first part of a line may still fit on a disk that has no room for the next.
+            while rest:  # The first part of a line may still fit on a disk that has no room for the rest.
                 rest = rest[self._stream.write(rest) :]
         self._hash.update(line)
 
     @property
     def mark(self) -> Mark:
-        """The log so far, on the disk: a checkpoint must never know more than its log."""
+        """The log so far, on the disk: a checkpoint must never be ahead of its log."""
         with naming(self._path):
             os.fsync(self._stream.fileno())
         return Mark(self._stream.tell(), self._hash.hexdigest())
@@ -177,7 +177,7 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._stream, suppress(OSError):  # Of a disk that is full the first refusal tells enough.
+        with self._stream, suppress(OSError):  # If the disk is full, the first error says enough.
             if kind is not None and not issubclass(kind, GeneratorExit):
                 stopped = issubclass(kind, KeyboardInterrupt | Stopped)
                 status = Status.INTERRUPTED if stopped else Status.FAILED
@@ -185,9 +185,9 @@ class Writer:
 
 
 def read(path: Path) -> RunLog:
-    """Return the log in a file. A last line that is no record, cut short, is left out; other damage is an error."""
+    """Return the log in a file. A last line that was cut short is left out; other damage is an error."""
     try:
-        if path.exists() and not path.is_file():  # A pipe would be waited for.
+        if path.exists() and not path.is_file():  # Reading a pipe would wait forever.
             raise OSError(errno.EINVAL, "not a file", str(path))
         with path.open("rb") if path.suffix != ".gz" else gzip.open(path) as stream:
             raw = stream.read(LONGEST + 1) if path.stat().st_size <= LONGEST else None
@@ -213,7 +213,7 @@ def read_all(directory: Path) -> list[RunLog]:
             packed.fileobj.seek(packed.offset)
             packed.fileobj.read(
                 tarfile.RECORDSIZE
-            )  # An archive that is cut off has no end, and says so here.
+            )  # An archive that is cut off has no end, and raises an error here.
             return found
     except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as problem:
         raise UserError(f"{archive}: expected an archive of logs, found none ({problem})") from None
@@ -269,7 +269,7 @@ def _read(raw: bytes | None, where: str) -> RunLog:
 
 
 def record_in(line: str) -> dict[str, Any] | None:
-    """Return the record in a line, None where there is none."""
+    """Return the record in a line; None if there is none."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -278,7 +278,7 @@ def record_in(line: str) -> dict[str, Any] | None:
 
 
 def _check(record: dict[str, Any], where: str, line: str) -> None:
-    """Refuse a record that lacks what its readers rely on."""
+    """Refuse a record that lacks a field that its readers need."""
     for field, kind in FIELDS.get(str(record.get("record")), {}).items():
         value: Any = record
         for key in field.split("."):
@@ -288,7 +288,7 @@ def _check(record: dict[str, Any], where: str, line: str) -> None:
 
 
 def _translated(records: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Return the records of a log of natgrad 0.1, format 1, as those of today: there `kncg` was `ncg-kron`."""
+    """Return the records of a log of natgrad 0.1, format 1, in today's format; `kncg` was called `ncg-kron` there."""
     method, settings = records[0].get("method"), records[0].get("config")
     if isinstance(method, dict) and method.get("name") == "ncg-kron":
         method = {**method, "name": "kncg", "label": "KNCG"}

@@ -1,6 +1,6 @@
-"""Training with one method, with honest clocks: compiling, training and evaluating are timed apart.
+"""Training with one method. Compiling, training and evaluating have separate clocks.
 
-`Trainer.run` is a generator of events. It writes nothing: logs and checkpoints are the runner's.
+`Trainer.run` is a generator of events. It writes nothing: the runner writes logs and checkpoints.
 """
 
 import math
@@ -32,31 +32,31 @@ STEP_FIELDS = (
     "kl",
     "outcome",
 )
-"""What is kept of an optimizer's `info`, where it has them."""
+"""The fields of an optimizer's `info` that are kept, if it has them."""
 SOLVER_FIELDS = ("iterations", "residual")
 RATIO = math.log(1.05)
 GAP = 5.0
-"""Seconds without CPU time, at a stretch, from which on the process is taken to have slept."""
+"""After this many seconds in a row without CPU time, the process is taken to have slept."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a training is: with its parameters and its optimizer's state, all that going on from here needs."""
+    """How far a training is. With the parameters and the optimizer's state, this is all that is needed to continue."""
 
     iteration: int = 0
     refused: int = 0
     """Steps refused so far."""
     training_seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """Of the process, while it trained: all its threads together."""
+    """CPU seconds of the process while it trained, all its threads together."""
     evaluation_seconds: float = 0.0
     compile_seconds: float = 0.0
     streaks: Streaks = Streaks()
     """What decides whether the training is given up."""
     lowest: float | None = None
-    """The lowest validation error so far, where it decides when training ends."""
+    """The lowest validation error so far, if it decides when training ends."""
     waited: int = 0
-    """Evaluations since then."""
+    """Evaluations since the lowest validation error."""
     given_up: str = ""
     """Why the training was given up here, if it was."""
 
@@ -67,9 +67,9 @@ class Event:
 
     position: Position
     fraction: float
-    """Of the budget, in [0, 1]."""
+    """The share of the budget that is used, in [0, 1]."""
     steps: tuple[dict[str, Any], ...]
-    """The steps of this call, in the optimizer's own words."""
+    """The steps of this call, as the optimizer reports them."""
     errors: dict[str, float] | None
     """Mean errors over the cases of each part, if this is an evaluation."""
     status: Status | None
@@ -87,7 +87,7 @@ class Event:
         return self.steps[-1] if self.steps else {}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of the log: steps that are worth one (all at first, then a geometric grid), evaluations."""
+        """Yield the lines of the log: some steps (all at first, then a geometric grid) and all evaluations."""
         first = self.position.iteration - len(self.steps) + 1
         for number, step in enumerate(self.steps, first):
             if on_grid(number):
@@ -120,7 +120,7 @@ class Trainer:
         self._evaluating: dict[Any, Callable[..., Any]] = {} if evaluating is None else evaluating
 
     def kept(self, params: Tree, state: Tree) -> Tree:
-        """Return what a training hands over: of one that averages its parameters, the average."""
+        """Return the parameters that a training ends with; if it averages its parameters, the average."""
         if isinstance(state, ng.averaging.AveragedState):
             return state.average
         own: Callable[[Tree, Tree], Tree] | None = getattr(self.optimizer, "kept", None)
@@ -140,16 +140,16 @@ class Trainer:
         start: tuple[Position, Tree, Tree] | None = None,
         optimizer: Optimizer | None = None,
     ) -> Iterator[Event]:
-        """Train from the seed's initial parameters, from a given start, or on from where a training stood.
+        """Train from the seed's initial parameters, from a given start, or from where a training stood.
 
-        The first event is where it starts, then there is one per call of the compiled loop. An optimizer in place of
-        the method's may differ from it in its numbers alone.
+        The first event is the start; then there is one per call of the compiled loop. An optimizer that replaces the
+        method's may differ from it only in its numbers.
         """
         self._source = self._source or source
         optimizer = self.optimizer if optimizer is None else optimizer
         highest = highest_damping(optimizer)
         at, params, state = resume or start or (Position(), *self.start(seed))
-        # Copies: the loop gives its buffers away, and a state may share them with the parameters.
+        # These are copies: the loop donates its buffers, and a state may share them with the parameters.
         params, state = jax.tree.map(jnp.array, (params, state))
         clocks = Clocks.at(at)
         judged = {
@@ -164,7 +164,7 @@ class Trainer:
         iteration, refused, streaks = at.iteration, at.refused, at.streaks
         patience = Patience(budget.patience, at.lowest, at.waited)
         spent = budget.spent(iteration, clocks.training.seconds)
-        # What was given up with nothing left of its budget stays given up.
+        # A training that was given up at the end of its budget stays given up.
         given_up = at.given_up if spent >= budget.limit else ""
         ended = (Status.GAVE_UP, given_up) if given_up else None
         errors: dict[str, float] | None = None
@@ -211,14 +211,14 @@ class Trainer:
                 ended = ended or ((Status.EARLY, patience.ended) if patience.ended else None)
 
     def _block(self, source: Source, first: int) -> Tree:
-        """Return what the next call of the loop sees: always as many rows, the last one again where steps change."""
+        """Return the rows of the next call of the loop, always as many: the last one again where batches change."""
         rows = source.block(first, min(self.steps, source.same(first)))
         return jax.tree.map(lambda each: _filled(each, self.steps), rows)
 
     def _loop(
         self, optimizer: Optimizer, params: Tree, state: Tree, source: Source, block: Tree, clocks: "Clocks"
     ) -> Callable[..., Any]:
-        """Return the loop for blocks of these shapes, compiled when they are first met."""
+        """Return the loop for blocks of these shapes, compiled at the first such block."""
         if self.method.on_host:
             if not self._programs.get("host"):
                 with clocks.compiling:
@@ -243,7 +243,7 @@ class Trainer:
         return _compiled(self._programs, name, function, clocks.compiling, like, donate)
 
     def _judge(self, clocks: "Clocks", params: Tree, cases: Any) -> Callable[..., Any]:
-        """Return the program that measures errors. It is no part of training: compiling it is evaluating."""
+        """Return the program that measures errors. Its compile time counts as evaluation, not as training."""
         like = params, cases
         return _compiled(self._evaluating, "errors", self._case_errors, clocks.evaluating, like)
 
@@ -308,7 +308,7 @@ class Trainer:
             return {name: float(value) for name, value in program(*given).items()}
 
     def _case_errors(self, params: Tree, cases: Any) -> dict[str, Any]:
-        """Return every case's errors, computed in chunks, so that memory does not follow the data."""
+        """Return every case's errors, computed in chunks, so that memory does not grow with the data."""
 
         def one_case(case: Any) -> dict[str, Any]:
             inputs, targets = jax.tree.map(lambda values: values[None], case)
@@ -329,7 +329,7 @@ class Trainer:
 class Stopwatch:
     """Adds up the seconds spent inside its `with` blocks: by the clock, and of the processor.
 
-    What the process slept meanwhile does not count. (Where another device computes, a process that waits is at work.)
+    Time in which the process slept does not count. (If another device computes, a waiting process counts as working.)
     """
 
     def __init__(self, seconds: float = 0.0, cpu: float = 0.0) -> None:
@@ -347,7 +347,7 @@ class Stopwatch:
         self._slept += (wall - cpu) * asleep
 
     def woken(self) -> float:
-        """Return the seconds for which the process slept since this was last asked."""
+        """Return the seconds for which the process slept since the last call."""
         slept, self._slept = self._slept, 0.0
         return slept
 
@@ -362,7 +362,7 @@ class Clocks:
 
     @classmethod
     def at(cls, position: Position) -> "Clocks":
-        """Return clocks that go on from a position."""
+        """Return clocks that continue from a position."""
         return cls(
             Stopwatch(position.training_seconds, position.cpu_seconds),
             Stopwatch(position.evaluation_seconds),
@@ -382,7 +382,7 @@ def _compiled(
     like: tuple[Any, ...],
     donate: tuple[int, ...] = (),
 ) -> Callable[..., Any]:
-    """Return a program for arguments of these shapes: a known one, or it is compiled, by this clock."""
+    """Return a program for arguments of these shapes: a known one, or a new one, whose compilation this clock times."""
     leaves = jax.tree.leaves(like)
     key = name, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
     if key not in known:
@@ -392,7 +392,7 @@ def _compiled(
 
 
 def on_grid(iteration: int) -> bool:
-    """Whether a step is one of those logged: all up to 20, then one in every 5 % more."""
+    """Whether a step is logged: all up to 20, then one whenever the count has grown by 5%."""
     return math.floor(math.log(iteration) / RATIO) > math.floor(math.log(max(iteration - 1, 0.5)) / RATIO)
 
 
@@ -408,7 +408,7 @@ def _has_leaves(optimizer: Any) -> bool:
 
 
 def _short(step: dict[str, Any]) -> dict[str, Any]:
-    """Return a step's numbers to five digits, without long lists and what was not measured: enough to draw."""
+    """Return a step's numbers to five digits, enough for a figure, without long lists and numbers not measured."""
     return {
         name: float(f"{value:.5g}") if isinstance(value, float) else value
         for name, value in step.items()
@@ -423,7 +423,7 @@ def _rows(history: dict[str, np.ndarray], steps: int) -> tuple[dict[str, Any], .
 
 
 def _summary(info: Any) -> dict[str, Any]:
-    """Return the numbers worth logging, where this method has them."""
+    """Return the numbers worth logging, if this method has them."""
     found = {name: value for name in STEP_FIELDS if (value := getattr(info, name, None)) is not None}
     solver = getattr(info, "solver", None)
     for name in SOLVER_FIELDS:

@@ -10,7 +10,7 @@ from natgrad_paper.training.runner import Run, Training
 
 
 class Measures:
-    """A log of numbers that belong to several trainings of a method and a seed; what it holds is not measured again."""
+    """A log of numbers that belong to several trainings of a method and a seed; none of them is measured again."""
 
     def __init__(self, run: Run, method: Method, seed: int) -> None:
         self._training = Training(method, seed)
@@ -45,16 +45,14 @@ class Measures:
         self._size = good or None
 
     def _refuse_others(self, header: dict[str, Any]) -> None:
-        """Refuse to go on with the log of another run."""
+        """Refuse to continue the log of another run."""
         theirs, ours = header, plain(self._header)
         for field in ("settings", "data"):
             one, other = theirs.get(field), ours[field]
             if field == "data":
                 one, other = one.get("sha256") if isinstance(one, dict) else one, other["sha256"]
             if digest(one) != digest(other):
-                raise UserError(
-                    f"{self._path}: {field}: expected those of the run to go on with, found others"
-                )
+                raise UserError(f"{self._path}: {field}: expected those of the run to resume, found others")
 
     def get(self, name: str) -> dict[str, Any] | None:
         """Return numbers that were measured before."""
@@ -68,7 +66,7 @@ class Measures:
         return record
 
     def picture(self, record: dict[str, Any]) -> None:
-        """Append what the data look like, unless it is there."""
+        """Append pictures of the data, unless they are there."""
         if not self._pictured:
             self._append(record)
             self._pictured = True

@@ -49,12 +49,12 @@ class Autoencoder:
 class ConvNet:
     """A convolution, max pooling, a dense layer and the outputs: sigmoid units, the output left as logits.
 
-    The pooling windows do not overlap; what is left over at the right and bottom edges is not used. The sigmoid
-    grows, so it comes after the pooling: the same numbers, from fewer sigmoids.
+    The pooling windows do not overlap; pixels left over at the right and bottom edges are not used. The sigmoid is
+    monotone, so it comes after the pooling, which gives the same numbers with fewer sigmoids.
     """
 
     side: int
-    """Of the square pictures, which come as rows of pixels: 48 in the paper."""
+    """Side of the square pictures, which come as rows of pixels: 48 in the paper."""
     filters: int
     window: int
     """Side of the filters: 14 in the paper."""
@@ -80,7 +80,7 @@ class ConvNet:
     def __call__(self, params: Layers, inputs: Array) -> Array:
         """Return the logits, one row per input."""
         convolution, *dense = params
-        # As one product of matrices: for filters as large as these, many times as fast as XLA's convolution on CPUs.
+        # This is one product of matrices: for filters this large it is many times as fast as XLA's convolution on CPUs.
         maps = inputs[:, self.places] @ convolution["weights"]
         values = (maps.max(axis=2) + convolution["biases"]).reshape(len(maps), -1)
         for layer in dense:

@@ -1,4 +1,4 @@
-"""Pictures as records of a log: what the data look like, and what a model makes of them."""
+"""Pictures as records of a log: of the data, and of a model's reconstructions."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ def data_pictures(problem: Problem) -> Iterator[dict[str, Any]]:
 
 
 def reconstructions(problem: Problem, params: Tree) -> Iterator[dict[str, Any]]:
-    """Yield some cases and what the model makes of them, as records for a log."""
+    """Yield some cases and the model's reconstructions of them, as records for a log."""
     cases = problem.test or problem.train
     if problem.reconstruct is None or cases is None:
         return

@@ -12,7 +12,7 @@ OPTION = "jax_enable_x64"
 
 @contextmanager
 def precise(problem: Problem) -> Iterator[None]:
-    """Let JAX compute in double precision where the problem asks for it. Elsewhere nothing changes."""
+    """Let JAX compute in double precision if the problem asks for it; otherwise change nothing."""
     before = jax.config.read(OPTION)
     jax.config.update(OPTION, before or problem.float64)
     try:

@@ -1,4 +1,4 @@
-"""What is trained: a problem, the methods that compete on it, and when they stop and are looked at."""
+"""What is trained: a problem, the methods that compete on it, and when they are evaluated and stop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ Cases = tuple[Any, Any]
 """Inputs and targets."""
 Errors = Callable[[Tree, Any, Any], dict[str, Array]]
 HELD_OUT = 10
-"""Of so many training cases one, the last ones, is held out where a problem has no cases for validation."""
+"""If a problem has no validation cases, one in this many training cases, from the end, is held out."""
 GROWTH = 1.4
 """Between two evaluations, iterations grow by no more than this factor."""
 
@@ -48,44 +48,44 @@ class Problem:
     data: dict[str, Any]
     """The data's `name`, `sha256` and the shapes of its parts, for the log."""
     train: Cases | None = None
-    """None where examples come as a stream."""
+    """None if examples come as a stream."""
     test: Cases | None = None
     valid: Cases | None = None
-    """Where settings are chosen; where there are none, a part of the training cases is."""
+    """The cases on which settings are chosen; without them, a part of the training cases is held out."""
     pool: np.ndarray | None = None
-    """Inputs without labels, for a metric that is to see some."""
+    """Inputs without labels, for the metric."""
     reconstruct: Callable[[Tree, Array], Array] | None = None
-    """From (params, inputs) to images in [0, 1] to be looked at, if the problem has any."""
+    """From (params, inputs) to images in [0, 1] for the report, if the problem has any."""
     gauge: Callable[[Tree, Tree, Array, Array, Array], dict[str, Array]] | None = None
-    """Numbers of a logged step that cost extra, from (params before, after; the inputs of gradient, metric, `valid`).
+    """Further numbers of a logged step, from (params before, after; the inputs of gradient, metric, `valid`).
 
-    Measured outside the clock of training, of the steps that are logged, by methods of one step per call.
+    They are measured outside the clock of training, for logged steps only, of methods with one step per call.
     """
     plateau: dict[str, float] = field(default_factory=dict)
     """The training error of the best answer that is the same for all cases, by its name in `errors`; for claims."""
     sights: dict[str, np.ndarray] | None = None
     """What the data look like, by the name of the stage: bytes, (lines, columns, height, width); for the report."""
     lines: tuple[str, ...] = ()
-    """What the lines of those pictures are."""
+    """The titles of the lines of those pictures."""
 
     objective: Callable[[Tree, Tree], Array] | None = None
-    """Each case's loss, from (outputs, targets), where it is not the likelihood's."""
+    """The loss of each case, from (outputs, targets), if it is not the likelihood's."""
     batches: Batches | None = None
-    """What the steps of every method see, where the problem says so and not the method."""
+    """The batches of every method, if the problem defines them and not the method."""
     draw: Callable[[Array, Tree, Any], Any] | None = None
-    """From (key of the step, parameters, batch) to the batch that the step sees: noise, or episodes played.
+    """From (key of the step, parameters, batch) to the batch that the step sees, with noise or played episodes.
 
-    A pure function, and the same for every method. It may add weights: (inputs, targets, weights).
+    It is a pure function, the same for every method. It may add weights: (inputs, targets, weights).
     """
     judged: Cases | None = None
-    """The cases of the training error, where they are not all training cases: fewer, or of another kind."""
+    """The cases of the training error, if they are not all training cases: fewer, or of another kind."""
     float64: bool = False
-    """Whether it is computed in double precision."""
+    """Whether the problem is computed in double precision."""
     looped: bool = True
     """Whether a compiled call may take several steps. XLA's convolutions are ten times slower in a loop, on CPUs."""
 
     def validated(self) -> "Problem":
-        """Return the problem with validation cases: its own, or else its last training cases, which it then lacks."""
+        """Return the problem with validation cases: its own, or its last training cases, which training then omits."""
         if self.valid is not None or self.train is None:
             return self
         count = number_of(self.train[0])
@@ -101,41 +101,41 @@ class Problem:
 
 @dataclass(frozen=True)
 class Method:
-    """A competitor: its constants, how to build it, and what cases its steps see."""
+    """A competitor: its constants, how to build it, and which cases its steps see."""
 
     name: str
-    """On the command line and in the names of logs."""
+    """The method's name on the command line and in the names of logs."""
     label: str
     color: str
     build: Callable[[Problem, Any], Optimizer]
-    """From the problem and the settings that the method reads."""
+    """Builds the optimizer from the problem and the settings that the method reads."""
     batches: Callable[[Any], Batches] | None = None
-    """From the same settings; None where the experiment's own source says what a step sees."""
+    """The batches, from the same settings; None if the experiment's own source defines them."""
     settings: type[Section] | None = None
-    """Its own constants, all of them with defaults."""
+    """The method's own constants, all with defaults."""
     section: str = ""
-    """Where presets and `--set` find them; several methods may share a section. Default: its name."""
+    """The section of these constants in presets and `--set`; methods may share one. Default: the method's name."""
     reads: tuple[str, ...] = ()
-    """Further sections of the experiment's settings that it reads."""
+    """Further sections of the experiment's settings that the method reads."""
     steps_per_call: Callable[[Any], int] = lambda settings: 1
-    """The most steps per call of the compiled loop: above one where a step is shorter than Python's share in it."""
+    """The most steps per call of the compiled loop: above one if a step takes less time than Python does."""
     about: str = ""
     on_host: bool = False
     """Whether its search runs on the host, so that its steps cannot be compiled whole."""
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """All sections that it reads."""
+        """All sections that the method reads."""
         own = (self.section or self.name,) if self.settings is not None else ()
         return tuple(dict.fromkeys((*own, *self.reads)))
 
     def own(self, settings: Section) -> SimpleNamespace:
-        """Return the settings that this method reads, and no others: those which its log states."""
+        """Return the settings that this method reads, and no others; its log states them."""
         return SimpleNamespace(**{name: getattr(settings, name) for name in self.sections})
 
 
 class Budget(Section):
-    """When a training ends and when it is looked at."""
+    """When a training ends and when it is evaluated."""
 
     rivals: ClassVar = ("seconds", "iterations")
     seconds: Positive | None = None
@@ -171,7 +171,7 @@ class Budget(Section):
         return float(self.seconds if self.seconds is not None else self.iterations or 0)
 
     def spent(self, iterations: int, seconds: float) -> float:
-        """Return how much is spent, in the limit's unit."""
+        """Return how much of the budget is spent, in the limit's unit."""
         return seconds if self.seconds is not None else float(iterations)
 
     def next_second(self, seconds: float) -> float:
@@ -199,7 +199,7 @@ class Budget(Section):
 
 @dataclass(frozen=True)
 class Until:
-    """A budget of iterations whose training is looked at in given places alone."""
+    """A budget of iterations with evaluations at given iterations only."""
 
     iterations: int
     looks: tuple[int, ...] = ()
@@ -221,7 +221,7 @@ class Until:
         return np.inf
 
     def next_iteration(self, iteration: int) -> int:
-        """Return the next look."""
+        """Return the iteration of the next evaluation."""
         return min(
             (look for look in (*self.looks, self.iterations) if look > iteration), default=self.iterations
         )

@@ -1,4 +1,4 @@
-"""What a run was asked to do, kept beside its logs as `run.json`, so that it can go on without being told again."""
+"""What a run was asked to do, kept beside its logs as `run.json`, so that `--resume` needs no options again."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Running an experiment: named trainings, each with its own log and checkpoints, in the order that it says."""
+"""Runs an experiment: named trainings, each with its own log and checkpoints, in the experiment's order."""
 
 import datetime
 import hashlib
@@ -31,7 +31,7 @@ class Display(Protocol):
     """Shows how trainings go."""
 
     def begin(self, title: str, named: bool) -> Callable[[Event], None]:
-        """Say that a training begins; until its first event it compiles. Return what hears of its events.
+        """Say that a training begins; until its first event it compiles. Return a function that takes its events.
 
         Args:
             title: The method, the seed and the training's name.
@@ -52,19 +52,19 @@ class Training:
     method: Method
     seed: int
     name: str = ""
-    """Of one of several trainings of a method and a seed."""
+    """The name of one of several trainings of a method and a seed."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Plain facts about it, for its log."""
+    """Plain facts about the training, for its log."""
     source: Source | None = None
-    """What its steps see; by default the problem's cases, drawn by the method's batches."""
+    """The source of its batches; by default the problem's cases, drawn by the method's batches."""
     start: tuple[Position, Tree, Tree] | None = None
-    """By default the seed's initial parameters."""
+    """The start; by default the seed's initial parameters."""
     budget: Budget | Until | None = None
-    """By default that of the settings."""
+    """The budget; by default that of the settings."""
     change: Callable[[Any], Optimizer] | None = None
-    """From the method's optimizer to one that differs in its numbers alone: it compiles nothing."""
+    """From the method's optimizer to one that differs only in its numbers: it compiles nothing."""
     outputs: Callable[[Tree], np.ndarray] | None = None
-    """Of the final parameters: kept on the disk until they are dropped. One of many alike, it logs no steps."""
+    """The outputs of the final parameters, kept on disk until they are dropped. Such a training logs no steps."""
 
     @property
     def stem(self) -> str:
@@ -73,13 +73,13 @@ class Training:
 
     @property
     def title(self) -> str:
-        """The same, for readers."""
+        """The name of the training, for readers."""
         return f"{self.method.label}, seed {self.seed}" + f", {self.name}" * bool(self.name)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is run: an experiment's settings, problem, methods and seeds, and where it leaves its logs."""
+    """What is run: an experiment's settings, problem, methods and seeds, and the directory of its logs."""
 
     experiment: str
     preset: str
@@ -114,7 +114,7 @@ class Run:
         return Placed(self._problem)
 
     def train(self, training: Training, watch: Callable[[Event], None] | None = None) -> RunLog:
-        """Return what a training's log says: it trains now, or was finished before.
+        """Return a training's log: train now, unless an earlier run finished it.
 
         Args:
             training: Which one.
@@ -128,17 +128,17 @@ class Run:
         return read(self._log(training))
 
     def finished(self, training: Training) -> RunLog | None:
-        """Return the log of a training that an earlier run finished, if this one goes on from there."""
+        """Return the log of a training that an earlier run finished, if this run resumes it."""
         found = self._finished(training) if self.resume else None
         if found is not None and training.outputs is not None and self.outputs(training) is None:
-            return None  # Its outputs got lost: it is trained again.
+            return None  # Its outputs are lost, so it is trained again.
         if found is not None:
             self.display.skip(training.title, bool(training.name))
-            self._checkpoints(training).discard()  # A kill may have come before.
+            self._checkpoints(training).discard()  # The earlier run may have been killed before this.
         return found
 
     def events(self, training: Training) -> Iterator[Event]:
-        """Train, and yield every event when it is in the log; checkpoints come in between."""
+        """Train, and yield every event once it is in the log; write checkpoints in between."""
         if self.signals.asked:
             raise Stopped(self.signals.asked, self.directory)
         shown = self.display.begin(training.title, bool(training.name))
@@ -158,7 +158,7 @@ class Run:
                     log.write(record)
             budget = training.budget or self.settings.budget
             for event in trainer.run(training.seed, source, budget, resumed, training.start, optimizer):
-                new = found is None or event.steps  # What is known from a checkpoint is not written again.
+                new = found is None or event.steps  # Events known from a checkpoint are not written again.
                 for record in event.records() if new else ():
                     if training.outputs is None or record["record"] != "step":
                         log.write(record)
@@ -187,7 +187,7 @@ class Run:
         log.write({"record": "end", "status": event.status, "reason": event.reason})
 
     def outputs(self, training: Training) -> np.ndarray | None:
-        """Return the outputs of a finished training, None unless they are those that its log speaks of."""
+        """Return the outputs of a finished training; None unless they match the hash in its log."""
         finished = self._finished(training)
         try:
             raw = self._outputs(training).read_bytes()
@@ -215,7 +215,7 @@ class Run:
         return None if found is None else (found.position, *found.trained)
 
     def tidy(self, method: Method, seed: int) -> None:
-        """Remove all that is kept of a method and a seed besides its logs: nothing will go on from it."""
+        """Remove everything kept of a method and a seed except its logs: no training will start from it."""
         for folder in ("checkpoints", "outputs"):
             for pattern in ("{}", "{}[.@]*", ".{}.*"):
                 for path in (self.directory / folder).glob(pattern.format(f"{method.name}.{seed}")):
@@ -224,7 +224,7 @@ class Run:
                 (self.directory / folder).rmdir()
 
     def header(self, training: Training) -> dict[str, Any]:
-        """Return what a log says first: what was run on which data, with what, where and when."""
+        """Return the header of a log: what was run on which data, with what, where and when."""
         method, trainer = training.method, self.trainer(training.method)
         rule = damping_rule(trainer.optimizer)
         others = {name for each in self.known for name in each.sections} - set(method.sections)
@@ -267,7 +267,7 @@ class Run:
         return Checkpoints(folder, identity, around)
 
     def _found(self, training: Training) -> Checkpoint | None:
-        """Return the checkpoint to go on from; without one the training starts again."""
+        """Return the checkpoint to continue from; without one the training starts again."""
         like = self.trainer(training.method).start(training.seed)
         found = self._checkpoints(training).load(like, self.display.tell)
         path = self._log(training)
@@ -277,7 +277,7 @@ class Run:
         return found
 
     def _finished(self, training: Training) -> RunLog | None:
-        """Return the log of a training that is done; one that cannot be read, or is of another run, says nothing."""
+        """Return the log of a training that is done; ignore a log that cannot be read or belongs to another run."""
         path = self._log(training)
         if not path.exists():
             return None
@@ -307,7 +307,7 @@ def judged(problem: Problem, settings: Any) -> Problem:
 
 
 def in_turn(run: Run) -> list[str]:
-    """Train every method from every seed; return a line for each training that ended before its time.
+    """Train every method from every seed; return a line for each training that ended early.
 
     Seeds are the outer loop, so that an interrupted run has all methods for the seeds it reached.
     """
@@ -316,9 +316,9 @@ def in_turn(run: Run) -> list[str]:
 
 
 def taking_turns(seconds: float) -> Callable[[Run], list[str]]:
-    """Return a way to run in which the methods of a seed advance alternately, so many seconds each.
+    """Return a function that runs the methods of a seed alternately, for `seconds` each.
 
-    What slows the machine down for a while then slows all of them down.
+    If the machine slows down for a while, that then slows all methods down.
     """
 
     def drive(run: Run) -> list[str]:
@@ -331,7 +331,7 @@ def taking_turns(seconds: float) -> Callable[[Run], list[str]]:
 
 
 def alternating(run: Run, trainings: Sequence[Training], seconds: float) -> list[RunLog]:
-    """Let trainings advance alternately, so many seconds each, and return their logs."""
+    """Let trainings advance alternately, for `seconds` each, and return their logs."""
     waiting = [run.events(each) for each in trainings if run.finished(each) is None]
     while waiting:
         waiting = [events for events in waiting if _advance(events, seconds, waiting)]
@@ -339,7 +339,7 @@ def alternating(run: Run, trainings: Sequence[Training], seconds: float) -> list
 
 
 def _advance(events: Iterator[Event], seconds: float, others: Sequence[Iterator[Event]]) -> bool:
-    """Let one training go on for some seconds of training; return whether it is not at its end."""
+    """Let one training continue for some seconds of training; return whether it is unfinished."""
     try:
         first = next(events)
         for event in events:
@@ -348,7 +348,7 @@ def _advance(events: Iterator[Event], seconds: float, others: Sequence[Iterator[
     except StopIteration:
         return False
     except Stopped:
-        for each in others:  # The others save what they have, too.
+        for each in others:  # The other trainings save their state, too.
             if each is not events:
                 with suppress(Stopped):
                     next(each, None)
@@ -366,5 +366,5 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def failures(logs: Sequence[RunLog]) -> list[str]:
-    """Return a line for each training that ended before its time."""
+    """Return a line for each training that ended early."""
     return [f"{log.header['method']['label']}, seed {log.seed}: {log.reason}" for log in logs if not log.done]

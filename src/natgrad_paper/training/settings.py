@@ -1,6 +1,6 @@
 """Settings: pydantic models whose fields have a meaning and a default. A preset says only what differs.
 
-What does not fit is one line: the file or option, the field, what was expected there and what was found.
+An error is one line: the file or option, the field, what was expected there and what was found.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from natgrad_paper.errors import FieldError, UserError
 
 LONGEST = 1 << 20
-"""Bytes that a file of settings may have."""
+"""The most bytes that a file of settings may have."""
 
 WORDS = {
     "missing": "a value",
@@ -38,7 +38,7 @@ WORDS = {
 """What was expected, by the type of pydantic's error."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Size = Annotated[int, Field(ge=1, le=100_000)]
-"""Of what takes memory."""
+"""A size of something that takes memory."""
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -54,7 +54,7 @@ class Section(BaseModel):
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, validate_default=True
     )
     rivals: ClassVar[tuple[str, ...]] = ()
-    """Fields of which there is one: a preset or an option that sets one takes the others away."""
+    """Fields of which only one can be set: a preset or an option that sets one unsets the others."""
 
 
 Kind = TypeVar("Kind", bound=Section)
@@ -72,24 +72,24 @@ class Preset(NamedTuple):
     about: str
     """One line."""
     methods: tuple[str, ...]
-    """The methods that run unless others are named; none where it does not say."""
+    """The methods that run unless others are named; none if the preset does not say."""
     changes: dict[str, Any]
     """What differs from the defaults, as nested tables."""
     where: str
-    """Its file, for errors."""
+    """The preset's file, for errors."""
 
 
 class _Said(Section):
-    """What a preset may say beside its settings."""
+    """What a preset may hold beside its settings."""
 
     about: str = ""
     extends: str = ""
-    """Another preset of the same file: what this one does not say is as there."""
+    """Another preset of the same file, whose values hold where this one says nothing."""
     methods: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
 
 
 def presets(path: Path, kind: type[Section] | None = None) -> dict[str, Preset]:
-    """Return the presets of a file with one table each, in its order; of settings of a kind, if it is known."""
+    """Return the presets of a file, one table each, in its order; `kind` is the type of their settings, if known."""
     known: dict[str, Preset] = {}
     tables = _parsed(path)
     for name in tables:
@@ -98,7 +98,7 @@ def presets(path: Path, kind: type[Section] | None = None) -> dict[str, Preset]:
 
 
 def preset_file(path: Path, kind: type[Section], known: Mapping[str, Preset]) -> Preset:
-    """Return the preset that a user's file is: the tables at its top, changes to the defaults or to a known preset."""
+    """Return the preset in a user's file: its top-level tables are changes to the defaults or to a known preset."""
     own = f"{path.stem} (a file)"  # A known preset may have the file's name.
     found = _preset({own: _parsed(path)}, own, str(path), kind, dict(known))
     return found._replace(name=path.stem)
@@ -112,7 +112,7 @@ def _preset(
     known: dict[str, Preset],
     seen: tuple[str, ...] = (),
 ) -> Preset:
-    """Return a preset, and add it to those known, with all that it extends."""
+    """Return a preset, and add it and the presets it extends to the known ones."""
     if name in known:
         return known[name]
     table = tables.get(name)
@@ -146,7 +146,7 @@ def overrides(options: Sequence[str], name: str = "--set") -> dict[str, Any]:
 def merged(
     kind: type[Section] | None, table: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a table with changes: tables are merged, and of the `rivals` of a kind the changed one stays."""
+    """Return a table with changes. Tables are merged; of the `rivals` of a kind only the changed one stays."""
     rivals = kind.rivals if kind is not None else ()
     away = rivals if any(name in changes for name in rivals) else ()
     result = {name: value for name, value in table.items() if name not in away}
@@ -183,14 +183,14 @@ class Described(NamedTuple):
     """A field of the settings."""
 
     name: str
-    """Dotted, as `--set` takes it."""
+    """The dotted name, as `--set` takes it."""
     about: str
     default: Any
     value: Any
 
 
 def described(settings: Section, default: Section | None = None, prefix: str = "") -> Iterator[Described]:
-    """Yield every field with its meaning, default and value, sections after one another."""
+    """Yield every field with its meaning, default and value, section by section."""
     for name, field in type(settings).model_fields.items():
         value, usual = (
             getattr(settings, name),
@@ -209,7 +209,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def text(path: Path) -> str:
-    """Return the text of a file that a person wrote, or a program for one: something larger is not read."""
+    """Return the text of a settings file; refuse a file that is too large to be one."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a file", str(path))
     if path.stat().st_size > LONGEST:
@@ -231,7 +231,7 @@ def _parsed_option(option: str, called: str) -> dict[str, Any]:
     name, sign, value = option.partition("=")
     if not sign:
         raise UserError(f"{called} {option}: expected field=value, found no '='")
-    # A bare word is a text: quotes rarely survive a shell.
+    # A bare word counts as a text, because shells remove quotes.
     for words in (value.strip(), f'"{value.strip()}"'):
         try:
             return tomllib.loads(f"{name.strip()} = {words}")
@@ -247,7 +247,7 @@ def _section(kind: type[Section] | None, name: str) -> type[Section] | None:
 
 
 def _refuse(kind: type[Section], problem: ValidationError, where: str) -> NoReturn:
-    """Say the first thing that does not fit, in one line."""
+    """Raise an error with the first field that does not fit, in one line."""
     first = problem.errors(include_url=False)[0]
     location = [str(part) for part in first["loc"]]
     if first["type"] == "unfit":

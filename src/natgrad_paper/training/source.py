@@ -1,4 +1,4 @@
-"""What a training sees: blocks of steps, as pure functions of their number, and the cases it is judged on."""
+"""What a training sees: the batches of its steps, as pure functions of the step, and the cases of its errors."""
 
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -26,7 +26,7 @@ class Source(Protocol):
         """Return how many steps from `first` on have blocks of the same shapes."""
 
     def arguments(self, data: Tree, row: Tree, params: Tree) -> dict[str, Any]:
-        """Return what `optimizer.step` takes by name, `batch` among it, from one row of a block. Traced.
+        """Return the keyword arguments of `optimizer.step`, with `batch`, from one row of a block. Traced.
 
         `params` are those before the step: what a step sees may depend on them.
         """
@@ -118,7 +118,7 @@ def step_key(seed: Any, step: Any) -> jax.Array:
 
 
 def batches_of(problem: Problem, method: Method, settings: Any) -> Batches | None:
-    """Return the batches of a method on a problem: the problem's own word comes first."""
+    """Return the batches of a method on a problem: the problem's own, if it has any, else the method's."""
     if problem.batches is not None or method.batches is None:
         return problem.batches
     return method.batches(settings)

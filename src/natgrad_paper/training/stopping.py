@@ -1,4 +1,4 @@
-"""Why a training ends before its budget: nothing comes of its steps, validation gets no better, or a signal came."""
+"""Why a training ends before its budget: steps achieve nothing, validation gets no better, or a signal arrives."""
 
 import math
 import signal
@@ -19,35 +19,35 @@ IDLE = (
     ng.Outcome.REJECTED,
     ng.Outcome.UNMEASURABLE,
 )
-"""A step that ends so was refused, or changed the loss by less than the loss can resolve."""
+"""A step with one of these outcomes was refused, or changed the loss by less than the loss can resolve."""
 LIMIT = 10
-"""So many steps in a row that meet a NaN or an infinity end a training."""
+"""A training ends after this many steps in a row that meet a NaN or an infinity."""
 PATIENCE = 50
-"""So many idle steps in a row end a training, and so many with λ at its upper bound."""
+"""A training ends after this many idle steps in a row, or as many with λ at its upper bound."""
 ROUNDING = 1e-6
-"""λ is at its bound within so much of it: a step computes it in its own precision."""
+"""λ counts as at its bound within this share of it: a step computes λ in its own precision."""
 ROW = "steps in a row"
 
 
 @dataclass(frozen=True)
 class Streaks:
-    """How many of the last steps, in a row, were of a kind that leads nowhere."""
+    """How many of the last steps in a row achieved nothing, by kind."""
 
     nonfinite: int = 0
-    """Refused for a NaN or an infinity."""
+    """Steps refused for a NaN or an infinity."""
     idle: int = 0
-    """Refused for whatever cause, or too small to be measured."""
+    """Steps refused for any cause, or too small to be measured."""
     unmeasurable: int = 0
     """Of the idle ones, those too small to be measured."""
     at_bound: int = 0
-    """Taken or not, with λ at its upper bound."""
+    """Steps, taken or not, with λ at its upper bound."""
 
     def after(self, step: Mapping[str, Any], highest: float | None = None) -> "Streaks":
         """Return the streaks after one more step.
 
         Args:
-            step: Its `outcome` as `ng.Outcome` has it and its `damping`, where the method tells them.
-            highest: The upper bound of λ, where it has one.
+            step: Its `outcome`, an `ng.Outcome`, and its `damping`, if the method reports them.
+            highest: The upper bound of λ, if there is one.
         """
         outcome, damping = step.get("outcome"), step.get("damping")
         idle = outcome in IDLE
@@ -60,7 +60,7 @@ class Streaks:
         )
 
     def given_up(self, outcome: int | None, highest: float | None = None) -> str:
-        """Return why to give up after a step with this outcome; nothing, to go on."""
+        """Return why to give up after a step with this outcome; an empty text means to continue."""
         if self.nonfinite >= LIMIT and outcome is not None:
             return f"{self.nonfinite} {ROW} refused: {ng.Outcome.name_of(outcome)}"
         if self.idle >= PATIENCE and outcome is not None:
@@ -68,9 +68,7 @@ class Streaks:
                 return f"{self.idle} {ROW} changed the loss by less than it can resolve: converged, or stuck"
             if not self.unmeasurable:
                 return f"{self.idle} {ROW} refused: {ng.Outcome.name_of(outcome)}"
-            return (
-                f"{self.idle} {ROW} refused or too small to measure, {self.unmeasurable} of them the latter"
-            )
+            return f"{self.idle} {ROW} refused or too small to measure, {self.unmeasurable} of them too small"
         if self.at_bound >= PATIENCE:
             return f"{self.at_bound} {ROW} with λ at its upper bound, {highest:g}"
         return ""
@@ -79,9 +77,9 @@ class Streaks:
 def follow(
     streaks: Streaks, steps: Iterable[Mapping[str, Any]], highest: float | None = None
 ) -> tuple[Streaks, str]:
-    """Return the streaks after some steps, and why to give up; nothing, to go on.
+    """Return the streaks after some steps, and why to give up; an empty text means to continue.
 
-    A streak that a later step of the same call ended counts all the same, at its longest.
+    A streak counts at its longest, even if a later step of the same call ended it.
     """
     reason = ""
     for step in steps:
@@ -91,16 +89,16 @@ def follow(
 
 
 def damping_rule(optimizer: Any) -> ng.LevenbergMarquardt | None:
-    """Return the rule that moves an optimizer's λ, where it has one."""
+    """Return the rule that moves an optimizer's λ, if it has one."""
     inner = optimizer.optimizer if isinstance(optimizer, ng.Averaged) else optimizer
     rule = getattr(inner, "damping", None)
     return rule if isinstance(rule, ng.LevenbergMarquardt) else None
 
 
 def highest_damping(optimizer: Any) -> float | None:
-    """Return the upper bound of an optimizer's λ; None where no rule moves it."""
+    """Return the upper bound of an optimizer's λ; None if no rule moves λ."""
     rule = damping_rule(optimizer)
-    # Bounds that meet hold λ where it is on purpose.
+    # Equal bounds hold λ fixed on purpose.
     return None if rule is None or np.equal(*rule.bounds) else float(rule.bounds[1])
 
 
@@ -126,14 +124,14 @@ class Patience:
 
     @property
     def ended(self) -> str:
-        """Why training ends here; nothing, to go on."""
+        """Why training ends here; an empty text means to continue."""
         if self.allowed is None or self.waited < self.allowed:
             return ""
         return f"no lower validation error in {self.waited} evaluations"
 
 
 class Stopped(Exception):
-    """A run was asked to stop and has: its logs and checkpoints are in order."""
+    """A run was asked to stop and has stopped; its logs and checkpoints are complete."""
 
     def __init__(self, by: signal.Signals, directory: Path) -> None:
         super().__init__(by, directory)
@@ -147,9 +145,9 @@ class Stopped(Exception):
 
 
 class Signals:
-    """Notes the first signal that asks for an end, for the run to look at between steps; a second one ends it at once.
+    """Records the first signal to stop, which the run checks between steps; a second signal stops it at once.
 
-    A terminal that was closed (SIGHUP) asks for an end as well.
+    A closed terminal (SIGHUP) is a signal to stop as well.
     """
 
     NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -161,10 +159,10 @@ class Signals:
     def __enter__(self) -> "Signals":
         try:
             for number in (signal.Signals[name] for name in self.NAMES if hasattr(signal, name)):
-                # Where somebody arranged (nohup) that a closed terminal does not matter, it does not.
+                # If the user arranged (nohup) to ignore a closed terminal, it stays ignored.
                 if number.name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
-        except ValueError:  # Not the main thread: whoever owns it handles signals.
+        except ValueError:  # This is not the main thread, which alone can handle signals.
             pass
         return self
 

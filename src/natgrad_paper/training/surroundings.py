@@ -21,7 +21,7 @@ def cores() -> int:
 
 
 def surroundings() -> dict[str, Any]:
-    """Return what a log says of them."""
+    """Return what a log says about them."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {
         "versions": {"natgrad": natgrad.__version__, **versions, "python": platform.python_version()},
@@ -32,7 +32,7 @@ def surroundings() -> dict[str, Any]:
 
 @cache
 def commit() -> dict[str, Any] | None:
-    """Return the commit of the source and whether it was changed since; None where there is no repository."""
+    """Return the commit of the source and whether files changed since; None if there is no repository."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:

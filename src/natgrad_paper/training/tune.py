@@ -1,4 +1,4 @@
-"""Choosing settings fairly: every combination of a small grid, from seeds that no result uses, on validation cases."""
+"""Chooses settings fairly: every combination of a small grid, from seeds that no result uses, on validation cases."""
 
 import csv
 import itertools
@@ -25,14 +25,14 @@ class Trial:
     """One combination and how it did."""
 
     changes: tuple[str, ...]
-    """As given to --set."""
+    """The changes, as given to --set."""
     validation: float
     training: float
     iterations: int
 
     @property
     def rank(self) -> float:
-        """The error on the held-out cases; what is not finite comes last."""
+        """The error on the held-out cases; errors that are not finite come last."""
         return self.validation if np.isfinite(self.validation) else np.inf
 
 
@@ -60,14 +60,14 @@ def tune(
 ) -> Iterator[Trial]:
     """Train the method with every combination of settings, one after another, and yield how each did.
 
-    Errors are measured on the problem's validation cases, or else on part of its training set, which then lacks them.
-    Its test set is not touched.
+    Errors are measured on the problem's validation cases, or on a part of its training set, which is then not trained
+    on. The test set is not used.
 
     Args:
-        problem: What to train.
-        method: With what.
-        trials: Changes in words, and the settings with them.
-        seed: Where every trial starts, `FIRST_SEED` at least.
+        problem: The problem.
+        method: The method to tune.
+        trials: The changes of each trial in words, and the settings with these changes.
+        seed: The seed of every trial, at least `FIRST_SEED`.
         error: The name of the error that counts.
         watch: Called with the number of the trial, how many there are, and an event.
     """
@@ -92,7 +92,7 @@ def pilot(
     seed: int,
     watch: Callable[[Event], object] = lambda event: None,
 ) -> tuple[dict[str, float], int]:
-    """Train a method on a problem to the end of its budget; return its last errors, and after how many iterations."""
+    """Train a method on a problem to the end of its budget; return its last errors and the number of iterations."""
     errors: dict[str, float] = {}
     with precise(placed.problem):
         trainer = Trainer(placed.problem, method, settings)

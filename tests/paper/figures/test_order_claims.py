@@ -182,4 +182,4 @@ def test_a_run_cut_off_early_still_has_a_page(tmp_path):
         [RunLog(measures.header, (), measures=measures.measures[:1]), first],
     ):
         page.write(Runs.of(logs), figures.load("order").story, tmp_path)
-        assert "cut off, without a word" in (tmp_path / "report.html").read_text()
+        assert "cut off, no reason logged" in (tmp_path / "report.html").read_text()

@@ -347,7 +347,7 @@ def test_a_cut_log_is_reported(tmp_path):
     path = tmp_path / "logs" / "ngd.1.jsonl"
     path.write_text(path.read_text()[:-40])
     page.write(load.read(tmp_path), STORY, tmp_path)
-    assert "cut off, without a word" in (tmp_path / "report.html").read_text()
+    assert "cut off, no reason logged" in (tmp_path / "report.html").read_text()
 
 
 def test_usual_view_is_that_of_the_autoencoders():

@@ -78,7 +78,7 @@ def test_troubles_are_refused_steps_early_ends_and_sleep():
     assert tables.troubles(runs(*logs)).rows == [
         ["NGD", "0", "used its budget", "7 of 100", "–"],
         ["NGD", "1", REFUSED, "0 of 100", "–"],
-        ["NGD", "2", "cut off, without a word", "0 of 0", "–"],
+        ["NGD", "2", "cut off, no reason logged", "0 of 0", "–"],
         ["NGD", "4", "used its budget", "0 of 100", "90 s at iteration 3"],
         ["NGD x", "5", "early", "0 of 100", "–"],
     ]

@@ -369,7 +369,7 @@ def test_what_was_given_up_goes_on_only_while_there_is_budget(last):
 REFUSED = (ng.Outcome.NO_DECREASE, ng.Outcome.REJECTED, ng.Outcome.NO_DIRECTION)
 SMALL = (ng.Outcome.UNMEASURABLE,)
 CONVERGED = "50 steps in a row changed the loss by less than it can resolve: converged, or stuck"
-MIXED = "50 steps in a row refused or too small to measure, 25 of them the latter"
+MIXED = "50 steps in a row refused or too small to measure, 25 of them too small"
 RULE = ng.LevenbergMarquardt(1.0, bounds=(1e-8, 0.3e9))
 PINNED = "50 steps in a row with λ at its upper bound, 3e+08"
 

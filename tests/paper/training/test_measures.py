@@ -42,7 +42,7 @@ def test_measures_are_not_measured_again(tmp_path):
     assert [record["name"] for record in found.measures] == ["one", "two"]
     assert (found.status, len(found.pictures)) == (Status.FINISHED, 1)
     assert not measures(tmp_path, resume=False).finished
-    with pytest.raises(UserError, match="settings: expected those of the run to go on with, found others"):
+    with pytest.raises(UserError, match="settings: expected those of the run to resume, found others"):
         measures(tmp_path, settings=settings(sgd={"rate": 0.7}))
 
 
@@ -68,7 +68,7 @@ def test_of_other_data_nothing_is_taken(tmp_path):
     measures(tmp_path, resume=False).write("one", variance=1.5)
     path = tmp_path / "logs" / "sgd.0.jsonl"
     path.write_text(path.read_text().replace("5" * 64, "6" * 64))
-    with pytest.raises(UserError, match="data: expected those of the run to go on with, found others"):
+    with pytest.raises(UserError, match="data: expected those of the run to resume, found others"):
         measures(tmp_path)
 
 

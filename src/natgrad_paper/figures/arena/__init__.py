@@ -1,8 +1,8 @@
-"""The arena: ten small problems of ten kinds, and the optimizers of today with nothing chosen by hand.
+"""The arena: ten small problems of ten kinds, and today's optimizers with nothing chosen by hand.
 
-Each problem takes 20 s per method, and its data are generated or come with a package. The
-question is what one default is worth: how many problems a method solves, and how soon beside the fastest. Tuned
-methods run beside the others as the ruler: a target is what tuned AdamW reaches. `tools/measure_arena.py` measures it.
+Each problem takes 20 s per method, and its data are generated or come with a package. The question is what one
+default is worth: how many problems a method solves, and how soon compared with the fastest. Tuned methods run too,
+for comparison: a target is what tuned AdamW reaches. `tools/measure_arena.py` measures it.
 """
 
 from natgrad_paper.figures.arena.claims import CLAIMS, RULE, VIEW

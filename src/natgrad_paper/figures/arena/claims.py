@@ -15,11 +15,11 @@ from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, LINEAR, Measure, Panel, Scale, View
 
 TUNED = tuple(method.name for method in RULER)
-OURS = "Not the paper’s claim, but what somebody asks who has many kinds of models."
+OURS = "Not the paper’s claim, but a question of anyone who has many kinds of models."
 POINTS = Scale("linear", 0.05)
 """Of scores."""
 PLACES = 1.0
-"""A method keeps its place if its mean place falls by less than this."""
+"""A method keeps its place if its mean place gets worse by less than this."""
 NO_TARGET = "no target yet"
 ALL = Measure(ERROR, "training error", "training error", LINEAR)
 VIEW = View((Panel(ALL, CLOCK),), (), "Error against training time, problem by problem")
@@ -50,7 +50,7 @@ def judged(found: Sequence[Contest]) -> list[Contest]:
 
 
 def classes(runs: Runs) -> tuple[list[str], list[str]]:
-    """Return the methods without a pilot, and all."""
+    """Return the methods without a pilot, and all methods."""
     return [name for name in runs.methods if name not in TUNED], list(runs.methods)
 
 
@@ -139,7 +139,7 @@ class KeepsPlace:
 
 
 def shifts(runs: Runs, method: str, variant: str) -> np.ndarray:
-    """Return by how much a method's mean place changes in a variant, seed by seed, over problems that have both."""
+    """Return how much a method's mean place changes in a variant, seed by seed, over problems that have both forms."""
     usual = {each.problem: each for each in contests(runs)}
     both = [(usual[each.problem], each) for each in contests(runs, variant) if each.problem in usual]
     methods = everywhere([each for pair in both for each in pair], classes(runs)[0])

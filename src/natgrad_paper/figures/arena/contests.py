@@ -19,9 +19,9 @@ from natgrad_paper.training.stopping import NONFINITE
 
 NEVER = math.inf
 LEAST = 1e-12
-"""What stands for an error of 0, which has no place on a logarithmic axis."""
+"""The number that replaces an error of 0, which has no place on a logarithmic axis."""
 TOTAL = "total_seconds"
-"""Of an evaluation: seconds of training, and those that the method took to compile."""
+"""A field of an evaluation: its seconds of training plus the seconds that the method took to compile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +47,13 @@ class Contest:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the logs say of the problem."""
+        """What the logs say about the problem."""
         first: dict[str, Any] = next(iter(self.logs.values()))[0].header["training"]
         return first
 
     @property
     def target(self) -> float | None:
-        """The error to reach; None where none was measured."""
+        """The error to reach; None if none was measured."""
         found = self.facts.get("target")
         return float(found) if isinstance(found, int | float) else None
 
@@ -72,16 +72,16 @@ class Contest:
         return Measure(prefix + ERROR, name, str(self.facts.get("error", ERROR)), scale)
 
     def compiling(self, method: str) -> float:
-        """Return the seconds that a method took to compile: in the first of its seeds, since later ones need not."""
+        """Return the seconds that a method took to compile in the first of its seeds; later seeds need not compile."""
         return compiling(self.logs[method])
 
     def times(self, method: str, compiling: bool = False) -> dict[int, float]:
-        """Return the seconds to the target, seed by seed; infinity where it was not reached."""
+        """Return the seconds to the target, seed by seed; infinity if it was not reached."""
         more = self.compiling(method) if compiling else 0.0
         return {seed: time + more for seed, time in self.times_to(self.target, method, self.measure).items()}
 
     def times_to(self, error: float | None, method: str, measure: Measure) -> dict[int, float]:
-        """Return the seconds of training to an error, seed by seed; infinity where it was not reached."""
+        """Return the seconds of training to an error, seed by seed; infinity if it was not reached."""
         found = {}
         for log in self.logs[method]:
             time = None if error is None else time_to(log, error, measure)
@@ -97,12 +97,12 @@ class Contest:
         return [each for each in words if each]
 
     def ends(self, method: str, measure: Measure) -> dict[int, float]:
-        """Return an error at the end, seed by seed, where it is a number."""
+        """Return an error at the end, seed by seed, without those that are NaN or infinite."""
         lasts = {log.seed: measure.of(log.evaluations[-1]) for log in self.logs[method] if log.evaluations}
         return {seed: value for seed, value in lasts.items() if value is not None}
 
     def with_compiling(self, method: str) -> list[RunLog]:
-        """Return a method's logs whose evaluations also say when they came with compiling counted."""
+        """Return a method's logs; their evaluations also have a time with compiling counted."""
         more = self.compiling(method)
         return [
             replace(
@@ -115,7 +115,7 @@ class Contest:
         ]
 
     def ranks(self, methods: Sequence[str], seed: int) -> dict[str, float]:
-        """Return the places of methods by their training error at the end; what is no number comes last."""
+        """Return the places of methods by their training error at the end; an error that is not a number comes last."""
         from scipy.stats import rankdata  # here, because it takes half a second to import
 
         errors = [self.ends(name, self.measure).get(seed, NEVER) for name in methods]

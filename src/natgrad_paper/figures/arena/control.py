@@ -20,13 +20,13 @@ from natgrad_paper.training.batches import Batches, FullBatch
 from natgrad_paper.training.problem import Tree
 
 TICKS = 200
-"""An episode ends then at the latest."""
+"""The most ticks of an episode."""
 EPISODES = 64
 """Per step."""
 JUDGED = 256
 GRAVITY, POLE_MASS, MASS, HALF_LENGTH, FORCE, TICK = 9.8, 0.1, 1.1, 0.5, 10.0, 0.02
 FAR, STEEP = 2.4, 0.2095
-"""Where an episode ends: metres from the middle, and radians."""
+"""An episode ends beyond these: meters from the middle, and radians."""
 policy = partial(mlp, jnp.tanh)
 
 
@@ -61,7 +61,7 @@ def play(key: Array, params: Layers, scales: Array, episodes: int) -> tuple[Arra
 
 
 def advantages(alive: Array, dtype: Any) -> Array:
-    """Return what each tick's return is above the mean of all episodes at that tick, in units of its spread."""
+    """Return each tick's return minus the mean of all episodes at that tick, in units of its spread."""
     lives = alive.astype(dtype)
     returns = jnp.flip(jnp.cumsum(jnp.flip(lives, 0), axis=0), 0) * lives
     usual = returns.sum(axis=1, keepdims=True) / jnp.maximum(lives.sum(axis=1, keepdims=True), 1)

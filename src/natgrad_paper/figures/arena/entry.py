@@ -1,4 +1,4 @@
-"""One problem of the arena, as the driver and the report know it."""
+"""One problem of the arena, as the protocol and the report use it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +20,11 @@ class Entry(Problem):
     """A problem with its name, in one of its forms."""
 
     name: str = field(default="", kw_only=True)
-    """In settings, logs and targets."""
+    """The problem's name in settings, logs and targets."""
     words: str = field(default="", kw_only=True)
     """What its error is."""
     scale: str = field(default="log", kw_only=True)
-    """How errors are drawn and averaged: linear where they may be negative."""
+    """How errors are drawn and averaged: linear if they may be negative."""
     variant: str = field(default=PLAIN, kw_only=True)
 
     @property
@@ -33,7 +33,7 @@ class Entry(Problem):
         return self.name if self.variant == PLAIN else f"{self.name}-{self.variant}"
 
     def facts(self, target: float | None) -> dict[str, Any]:
-        """Return what the log of a training says of it."""
+        """Return what the log of a training says about the problem."""
         return {
             "problem": self.name,
             "variant": self.variant,
@@ -51,14 +51,14 @@ def entry(
     """Return a problem.
 
     Args:
-        form: The one it has.
+        form: The problem's form.
         model: From (parameters, inputs) to outputs.
         likelihood: What the outputs mean.
         init: From a random key to parameters.
         errors: From (parameters, inputs, targets) to each case's error.
         data: What the data are, in words.
         cases: Training and test cases.
-        batch: Training cases per step; None where `batches` is among the rest.
+        batch: Training cases per step; None if `rest` holds `batches`.
         **rest: Further fields.
     """
 
@@ -75,7 +75,7 @@ def entry(
 
 
 def described(name: str, train: Cases, test: Cases) -> dict[str, Any]:
-    """Return what a log says of data: name, hash and the shapes of both parts."""
+    """Return what a log says about data: name, hash and the shapes of both parts."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((train, test))]
     kinds = [(leaf, leaf.dtype.newbyteorder("<").str) for leaf in leaves]
     shapes = {
@@ -85,7 +85,7 @@ def described(name: str, train: Cases, test: Cases) -> dict[str, Any]:
 
 
 def split(form: Form, train: int, test: int, *columns: np.ndarray) -> tuple[Cases, Cases]:
-    """Return the first rows of inputs and targets to train on, and the last ones to test on; fewer in a small form."""
+    """Return the first rows of inputs and targets for training and the last ones for testing; fewer in a small form."""
     few, more = form.counts(train, test)
     inputs, targets = columns
     last = train + more
@@ -93,7 +93,7 @@ def split(form: Form, train: int, test: int, *columns: np.ndarray) -> tuple[Case
 
 
 def spread(cases: Cases, most: int) -> Cases:
-    """Return every so many of the cases, `most` of them or a few less: enough for an error."""
+    """Return evenly spaced cases, `most` of them or a few less: enough to measure an error."""
     count = len(jax.tree.leaves(cases)[0])
     chosen = slice(None, None, -(-count // most))
     found: Cases = jax.tree.map(lambda each: each[chosen], cases)

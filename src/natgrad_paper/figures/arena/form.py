@@ -1,4 +1,4 @@
-"""In which form a problem is posed: as it is, smaller, or with one thing changed that a robust method survives."""
+"""The form of a problem: as it is, smaller, or with one change that should not hurt a robust method."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +17,7 @@ VARIANTS = {
 """What the sensitivity runs change, one thing at a time."""
 POWERS = (-2, -1, 0, 1, 2)
 FACTOR = 10.0
-"""Of the targets."""
+"""The factor of the targets in the variant `targets`."""
 QUARTER = 4
 
 
@@ -42,11 +42,11 @@ class Form:
 
     @property
     def factor(self) -> float:
-        """What targets are multiplied by."""
+        """The factor by which targets are multiplied."""
         return FACTOR if self.variant == "targets" else 1.0
 
     def scales(self, columns: int) -> np.ndarray:
-        """Return what each column of the inputs is multiplied by."""
+        """Return the factor of each column of the inputs."""
         powers = np.resize(POWERS, columns) if self.variant == "inputs" else np.zeros(columns)
         return (10.0**powers).astype(self.dtype)
 

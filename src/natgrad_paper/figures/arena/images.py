@@ -22,12 +22,12 @@ from natgrad_paper.training.models import Autoencoder
 from natgrad_paper.training.problem import Cases, Tree
 
 TRAIN, TEST = 1437, 360
-"""Of scikit-learn's digits."""
+"""How scikit-learn's digits are split."""
 CODE = 8
-"""Numbers that the variational autoencoder keeps of a digit."""
+"""The size of the variational autoencoder's code."""
 JUDGED = 2000
 SMALLEST = 4
-"""Pixels of a side that two poolings leave something of."""
+"""The shortest side, in pixels, that survives two poolings."""
 NATS = "negative log-likelihood"
 
 

@@ -1,6 +1,6 @@
-"""What was measured once and is fixed since: targets, and the constants of the tuned methods.
+"""What was measured once and is now fixed: targets, and the constants of the tuned methods.
 
-`measured.toml` holds it. What is not there was not measured yet, and nothing stands in for it.
+`measured.toml` holds these numbers. A number that is not there was not measured yet, and nothing replaces it.
 """
 
 import tomllib
@@ -24,12 +24,12 @@ class Target(Section):
     """The training error to reach on a problem."""
 
     error: Finite | None = None
-    """None where it was not measured yet."""
+    """None if it was not measured yet."""
     data: str = ""
-    """The hash of the data on which it was measured: it says nothing about others."""
+    """The hash of the data on which the target was measured: it holds for no other data."""
 
     def on(self, sha256: str) -> float | None:
-        """Return the error, where it was measured on these data."""
+        """Return the error, if it was measured on these data."""
         return self.error if self.data == sha256 else None
 
 
@@ -37,7 +37,7 @@ class Tuned(Section):
     """The constants of a tuned method on a problem."""
 
     rate: Positive | None = None
-    """None where no pilots ran yet: the method does not run then."""
+    """None if no pilots ran yet: the method then does not run."""
     steps: Count | None = None
     """Steps of the schedule: the rate rises over the first of them, and falls to zero as a cosine. None: constant."""
 
@@ -52,7 +52,7 @@ def by_problem(kind: type[Section], section: str, about: str, **rest: Any) -> ty
     """Return settings with one field per problem, whose defaults are those of the file.
 
     Args:
-        kind: Of each field.
+        kind: The type of each field.
         section: The table of the file.
         about: What these settings are.
         **rest: Further fields: type and default.

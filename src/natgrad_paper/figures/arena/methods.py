@@ -1,6 +1,6 @@
-"""The contestants: those that run as their authors say, without a pilot, and the tuned ones, which are the ruler.
+"""The contestants: methods that run as their authors say, without a pilot, and tuned methods for comparison.
 
-Methods from optional packages are there where the package is installed.
+Methods from optional packages are included if the package is installed.
 """
 
 import sys
@@ -23,16 +23,16 @@ from natgrad_paper.training.settings import Count, Positive, Section, Size
 WARMUP = 0.05
 """The share of a schedule's steps over which the rate rises."""
 ADAM_BESIDE_MUON = 3e-4
-"""The rate for what Muon leaves to Adam, as its author says; the tuned one moves both together."""
+"""The rate of the parameters that Muon leaves to Adam, as its author says; tuning scales both rates together."""
 Rate = Any
 """A number, or an optax schedule."""
 
 
 class Calls(Section):
-    """What a method without constants of its own is told."""
+    """The settings of a method without constants of its own."""
 
     steps_per_call: Size = 10
-    """Most steps in one call of the compiled loop: Python has no share in them."""
+    """The most steps in one call of the compiled loop, which Python does not slow down."""
 
 
 class Rated(Calls):
@@ -56,7 +56,7 @@ class ScheduleFree(Rated):
 
 
 class Prodigy(Rated):
-    """Prodigy, which finds its rate; the number is a factor of it."""
+    """Prodigy, which finds its rate; the number is a factor of that rate."""
 
     rate: Positive = 1.0
 
@@ -91,7 +91,7 @@ def muon(rate: Rate) -> Any:
 
 
 def peer(module: str) -> Any:
-    """Return a module of an optional package; one that cannot be imported is one line."""
+    """Return a module of an optional package; refuse one that cannot be imported, in one line."""
     try:
         return import_module(module)
     except (ImportError, AttributeError) as problem:
@@ -120,7 +120,7 @@ def shampoo(rate: Rate) -> Any:
 
 def kron(rate: Rate) -> Any:
     """Return PSGD with Kronecker factors, from psgd-jax."""
-    # Its release looks for a private module that newer releases of optax moved.
+    # Its release imports a private module that newer releases of optax moved.
     if "optax._src.clipping" not in sys.modules and find_spec("optax.transforms._clipping"):
         sys.modules["optax._src.clipping"] = import_module("optax.transforms._clipping")
     found = peer("psgd_jax.kron")
@@ -182,7 +182,7 @@ def tuned(name: str, label: str, color: str, rule: Callable[[Rate], Any]) -> Met
 
 
 def constants(method: Method, settings: Any, problem: str) -> Tuned | None:
-    """Return the constants of a tuned method on a problem; None of a method that has none."""
+    """Return the constants of a tuned method on a problem; None for a method that has none."""
     found = getattr(getattr(settings, method.section), problem, None)
     return found if isinstance(found, Tuned) else None
 
@@ -214,9 +214,9 @@ RULER = (
 )
 METHODS = (*UNTUNED, *RULER)
 SINGLE = ("shampoo-tuned",)
-"""What computes in single precision alone."""
+"""Methods that compute only in single precision."""
 TARGETS = "adamw-tuned"
-"""What it reaches is the target."""
+"""The method whose error is the target."""
 RATES = {
     "adamw-tuned": AdamW().rate,
     "muon-tuned": Muon().rate,

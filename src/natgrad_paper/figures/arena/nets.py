@@ -13,7 +13,7 @@ Layers = list[dict[str, Array]]
 CELL = 64
 """Units of the LSTM."""
 WIDTH, HEADS, BLOCKS, CONTEXT = 64, 4, 2, 64
-"""Of the transformer."""
+"""The sizes of the transformer."""
 
 
 def dense(key: Array, units: Sequence[int], gain: float = 1.0, dtype: Any = jnp.float32) -> Layers:
@@ -116,7 +116,7 @@ def _attended(block: dict[str, Any], values: Array, past: Array) -> Array:
 
 
 def transformer_init(key: Array, characters: int, dtype: Any) -> dict[str, Any]:
-    """Return the weights; what a block adds starts at half its usual size."""
+    """Return the weights; the output layers of a block start at half their usual size."""
     keys = iter(jax.random.split(key, 2 + 4 * BLOCKS))
 
     def normal(scale: float, *shape: int) -> Array:

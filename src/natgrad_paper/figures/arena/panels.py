@@ -84,7 +84,7 @@ def legend(figure: Figure, runs: Runs, beside: bool = False) -> None:
 
 
 def sections(runs: Runs) -> Iterator[Part]:
-    """Yield what the report tells beside the figure and the claims."""
+    """Yield the sections of the report beside the figure and the claims."""
     found = contests(runs)
     yield Part("Scores and failures", "scores", standing(runs, found))
     if judged(found):
@@ -136,7 +136,7 @@ def scored(targets: Sequence[Contest], methods: Sequence[str], compiling: bool) 
 
 
 def failed(contest: Contest, method: str) -> str:
-    """Return how a method failed on a problem in at least half of its seeds; nothing where it did not."""
+    """Return how a method failed on a problem in at least half of its seeds; an empty text if it did not."""
     found, total = contest.failures(method), len(contest.logs[method])
     if 2 * len(found) < total or not found:
         return ""

@@ -41,7 +41,7 @@ assert tuple(PROBLEMS) == NAMES
 
 
 class Cases(Section):
-    """The most cases that a problem may have: for a quick look."""
+    """The most cases that a problem may have, for a quick look."""
 
     train: Count | None = None
     test: Count | None = None
@@ -75,7 +75,7 @@ class Settings(Section):
 
 @dataclass(frozen=True)
 class Suite(Entry):
-    """All problems of a run. Of a single one it is that problem, so that it can be tuned on."""
+    """All problems of a run. If there is only one, the suite is that problem, so that methods can be tuned on it."""
 
     entries: tuple[Entry, ...] = field(default=(), kw_only=True)
 
@@ -99,7 +99,7 @@ def prepare(settings: Any, path: Path | None) -> Suite:
 
 
 def suite(entries: tuple[Entry, ...]) -> Suite:
-    """Return problems as one: several of them have no cases in common."""
+    """Return problems as one suite; several problems have no cases in common."""
     first = {each.name: getattr(entries[0], each.name) for each in fields(Entry)}
     if len(entries) == 1:
         return Suite(**first, entries=entries)

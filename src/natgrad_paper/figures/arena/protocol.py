@@ -1,4 +1,4 @@
-"""What the arena trains: every method from every seed on every problem, the methods of a problem in turns."""
+"""What the arena trains: every method from every seed on every problem. The methods on a problem take turns."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from natgrad_paper.training.runner import Run, Training, alternating, failures
 def drive(run: Run) -> list[str]:
     """Train on the problems one after another; return a line for each training that did not come to its own end.
 
-    A method that goes no further has failed on a problem, which the report tells. The run has not.
+    A method that stopped itself has failed on a problem, and the report says so. The run has not failed.
     """
     suite = run.problem
     assert isinstance(suite, Suite)

@@ -19,11 +19,11 @@ from natgrad_paper.training.batches import Batches, FullBatch
 from natgrad_paper.training.problem import Cases
 
 INSIDE, EDGE = 900, 120
-"""Points of the equation."""
+"""The number of points inside and on the edge."""
 SIDE = 41
-"""Of the grid on which its solution is judged."""
+"""The side of the grid on which its solution is judged."""
 WIDTH, DEPTH = 32, 8
-"""Of the product of matrices."""
+"""The size and the number of the matrices."""
 
 
 def pinn(form: Form, path: Path | None) -> Entry:
@@ -84,7 +84,7 @@ def points(inside: int, edge: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def grid(side: int, shift: float, factor: float) -> Cases:
-    """Return one case: the points of a grid, shifted by a part of its mesh, and the solution there times a factor."""
+    """Return one case: a grid, shifted by a fraction of its spacing, and the solution there times a factor."""
     line = (np.arange(side) + shift) / (side - 1 + shift)
     places = np.stack(np.meshgrid(line, line), axis=-1).reshape(1, -1, 2)
     return places, factor * solution(places)
@@ -109,7 +109,7 @@ def regression(form: Form, path: Path | None) -> Entry:
 
 
 def linear(form: Form, path: Path | None) -> Entry:
-    """Return a product of eight matrices that is to be another matrix; the inputs have a condition number of 10⁶."""
+    """Return a product of eight matrices that learns another matrix; the inputs have a condition number of 10⁶."""
     generator = np.random.default_rng(0)
     turn = np.linalg.qr(generator.standard_normal((WIDTH, WIDTH)))[0]
     inputs = generator.standard_normal((6000, WIDTH)) * np.logspace(0, -3, WIDTH) @ turn.T

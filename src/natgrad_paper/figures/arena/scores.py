@@ -2,7 +2,7 @@
 
     profile(τ) = share of problems with time ≤ τ · the fastest's time,    score = 1/3 · ∫ profile(τ) dτ from 1 to 4
 
-A problem that a method takes r times the fastest's time for adds max(0, 4 − r) / 3, divided by how many there are.
+If a method takes r times the fastest's time on a problem, it gains max(0, 4 − r) / 3 divided by the number of problems.
 """
 
 import math
@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 Times = Mapping[str, Mapping[str, float]]
-"""Seconds to the target by problem, then by method; infinity where it was never reached."""
+"""Seconds to the target by problem, then by method; infinity if it was never reached."""
 MOST = 4.0
 """The largest τ."""
 
 
 def ratios(times: Times, methods: Sequence[str]) -> dict[str, list[float]]:
-    """Return each method's time over the fastest's, problem by problem; infinity where it never arrived."""
+    """Return each method's time over the fastest's, problem by problem; infinity if it never reached the target."""
     fastest = {problem: min(found[name] for name in methods) for problem, found in times.items()}
     return {
         name: [
@@ -39,10 +39,10 @@ def score(found: Sequence[float]) -> float:
 
 
 def scores(times: Times, methods: Sequence[str]) -> dict[str, float]:
-    """Return every method's score; nothing where there is no problem."""
+    """Return every method's score; an empty dict if there is no problem."""
     return {name: score(each) for name, each in ratios(times, methods).items()} if times else {}
 
 
 def median(times: Sequence[float]) -> float:
-    """Return the middle one of the times of several seeds: infinity where half of them never arrived."""
+    """Return the median time of several seeds; infinity if half of them never reached the target."""
     return float(np.median(times))

@@ -65,7 +65,7 @@ def characters(form: Form, path: Path | None) -> Entry:
 
 
 def windows(numbers: np.ndarray, stride: int, most: int) -> Cases:
-    """Return stretches of a text, and the same one character later."""
+    """Return windows of a text, and the same windows one character later."""
     starts = np.arange(0, len(numbers) - CONTEXT, stride)[:most]
     found = numbers[starts[:, None] + np.arange(CONTEXT + 1)]
     return found[:, :-1], found[:, 1:]

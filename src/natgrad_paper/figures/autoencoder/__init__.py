@@ -25,11 +25,11 @@ from natgrad_paper.training.problem import Problem
 from natgrad_paper.training.settings import Count, Section
 
 SHRINK = 2
-"""Faces are averaged over squares of so many pixels per side."""
+"""Faces are averaged over squares with sides of this many pixels."""
 
 
 class Data(Section):
-    """How many pictures are used, the first of the user's."""
+    """How many of the user's pictures are used, from the first on."""
 
     train: Count = 4000
     test: Annotated[int, Field(ge=0)] = 1000
@@ -54,7 +54,7 @@ class Settings(Competition):
 
 
 def prepare(settings: Any, path: Path | None) -> Problem:
-    """Return the problem that the user's files make; there is nothing to generate in their place."""
+    """Return the problem of the user's files; there is no generated substitute."""
     if path is None:
         raise UserError("autoencoder: expected --data with MNIST's directory or a file of faces, found none")
     likelihood: ng.Likelihood
@@ -67,7 +67,7 @@ def prepare(settings: Any, path: Path | None) -> Problem:
 
 
 def faces(path: Path) -> Images:
-    """Return the faces of a file: those marked for testing in its first fold to test on, the others to train on."""
+    """Return the faces of a file; those marked for testing in its first fold are the test set."""
     found = faces_file.read(path)
     train = np.concatenate([found.train.images, found.valid.images, found.unlabelled])
     return Images(f"{found.name}, as pictures", _small(train), _small(found.test.images))

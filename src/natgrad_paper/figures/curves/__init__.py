@@ -1,4 +1,4 @@
-"""Figure 3: the benchmark on Curves. A deep autoencoder, trained by every method from the same start."""
+"""Figure 3: the benchmark on Curves. Every method trains a deep autoencoder from the same start."""
 
 from natgrad_paper.figures.base import figure
 from natgrad_paper.figures.curves.claims import CLAIMS, GROUPS

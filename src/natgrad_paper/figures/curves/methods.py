@@ -1,4 +1,4 @@
-"""The methods of figure 3, each beside its constants: a new one is an entry of `METHODS`, with a `Section` if need be.
+"""The methods of figure 3, each beside its constants. A new one is an entry of `METHODS`, with a `Section` if needed.
 
 The defaults of a section are the constants of the preset `small`; presets and `--set` change them by its name.
 """
@@ -29,7 +29,7 @@ class Solver(Section):
     rtol: NonNegative = 1e-4
 
     def limited(self, maxiter: int) -> ng.CG | ng.MinresQLP:
-        """Return the solver, with at most so many iterations."""
+        """Return the solver, with at most `maxiter` iterations."""
         return {"cg": ng.CG, "minres-qlp": ng.MinresQLP}[self.name](maxiter=maxiter, rtol=self.rtol)
 
 
@@ -37,9 +37,9 @@ class Damping(Section):
     """Levenberg–Marquardt: where λ starts, and the model of the change of the loss in its ratio."""
 
     initial: Positive | None = None
-    """The paper's is 3. Without it the first step looks for a λ that suits the loss."""
+    """The first λ; the paper's is 3. Without it, the first step looks for a λ that suits the loss."""
     reduction: Literal["linear", "quadratic"] = "quadratic"
-    """The paper's is linear: after an exact search that ratio is ½ whatever λ is, and λ would never move."""
+    """The paper's is linear. After an exact search the linear ratio is ½ whatever λ is, and λ would never move."""
 
     @property
     def rule(self) -> ng.LevenbergMarquardt:
@@ -62,7 +62,7 @@ class Ngd(Section):
     batch: Count = 500
     """The paper's is 5000 in the text, 1000 in the caption of figure 3."""
     metric_batch: Count = 500
-    """Cases of the metric, where they are not the gradient's own."""
+    """Cases of the metric, if they are not the gradient's own."""
     rate: Positive = 1.0
     maxiter: Size = 6
     """Solver iterations at most."""
@@ -102,7 +102,7 @@ class Full(Section):
     maxiter: Size = 10
     """Solver iterations at most."""
     preconditioner: Literal["none", "kronecker"] = "kronecker"
-    """Of the solver; the paper has none. With Kronecker factors 50 iterations stand for its 250."""
+    """The solver's preconditioner; the paper has none. With Kronecker factors, 50 iterations replace its 250."""
 
 
 def natural(own: Any, metric: ng.DiagonalFisher | None = None) -> ng.Natural:
@@ -159,9 +159,9 @@ class Kncg(Section):
     """Cases in an early step: they double every `double` steps."""
     double: Count = 150
     probe: Count = 512
-    """Of them, at most so many for the metric and for ρ."""
+    """The most of these cases that the metric and ρ use."""
     average: Decay = 0.99
-    """Of the parameters that are judged: an average over about a tenth of the path, at most 100 steps; 0 for none."""
+    """The decay of the average that is judged, over about a tenth of the steps, at most 100; 0 for none."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Kncg":
@@ -204,7 +204,7 @@ class Ksd(Section):
     """Krylov Subspace Descent: gradient on all cases, curvature and search each on a part of them."""
 
     size: Size = 20
-    """Of the subspace, the last step not counted."""
+    """The size of the subspace, without the last step."""
     part: Count = 500
 
 
@@ -287,7 +287,7 @@ LBFGS = Method(
     "lbfgs", "L-BFGS", "#7F7F7F", lambda problem, own: baselines.lbfgs(problem, own.lbfgs.memory), everything, Lbfgs,
     about="all cases in every step, zoom line search (optax)",
 )  # fmt: skip
-# Colours of Okabe and Ito, and of Tol: told apart by colour-blind readers too. The paper's methods first.
+# Colours of Okabe and Ito, and of Tol, which colour-blind readers can tell apart. The paper's methods come first.
 METHODS = (
     first_order(
         "sgd", "SGD", "#000000",

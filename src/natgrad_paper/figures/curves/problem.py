@@ -68,8 +68,8 @@ def reconstruction(
     Args:
         images: Square ones.
         encoder: Units from the input to the code.
-        likelihood: Of the pixels; its negative logarithm is what is lowered.
-        cost: What that is called in the logs.
+        likelihood: The likelihood of the pixels; its negative logarithm is minimized.
+        cost: The name of that cost in the logs.
     """
     model = Autoencoder(encoder)
 
@@ -94,7 +94,7 @@ def reconstruction(
 
 
 def prepare(settings: Any, path: Path | None) -> Problem:
-    """Return the problem: the original data when the user has it, else the regenerated."""
+    """Return the problem, with the original data if the user has them, else with regenerated data."""
     want = settings.data
     if path is None:
         images = curves.generate(want.seed, want.train, want.test)

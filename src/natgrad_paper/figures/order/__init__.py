@@ -1,4 +1,4 @@
-"""Figure 2: how much a trained model depends on the examples of single stretches of its stream.
+"""Figure 2: how much a trained model depends on the examples in single segments of its stream.
 
 `protocol` says what is trained, `streams` what a training sees, `matching` at which rates two methods are compared.
 """

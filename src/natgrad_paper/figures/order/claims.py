@@ -60,7 +60,7 @@ RULE = (
 
 
 def tolerance(runs: Runs) -> float:
-    """Return the difference of errors that the matching takes for none."""
+    """Return the difference of errors that the matching counts as none."""
     return float(runs.header["settings"]["match"]["tolerance"])
 
 
@@ -73,7 +73,7 @@ def below(words: str, a: Any, b: Any, factor: float = 1.0) -> Finding:
 
 
 def sound(test: Test) -> Test:
-    """Return the test, void where too many updates of a method and a seed were refused."""
+    """Return the test, void if too many updates of a method and a seed were refused."""
 
     def judged(runs: Runs) -> list[Finding]:
         if missing := absent(runs, "ngd", "sgd"):
@@ -145,7 +145,7 @@ def slower_and_faster(runs: Runs, method: str) -> Compared:
 
 
 def after_drift(runs: Runs) -> list[Finding]:
-    """Compare the errors on the equal mix after a drifting one; what the matching leaves open decides nothing."""
+    """Compare the errors on the equal mix after a drifting one; a difference within the tolerance decides nothing."""
     error = numbers.paired(runs, numbers.trainings(runs, "drift"), "error")
     ngd, sgd = error["ngd"].to_numpy(float), error["sgd"].to_numpy(float)
     plain, shown = verdict_on(np.log(ngd / sgd))

@@ -1,7 +1,7 @@
 """Rates at which two methods end with the same validation error: the one that learns more is slowed down.
 
-With a smaller rate a method moves less, so its outputs vary less, whatever its virtues; the validation error measures
-how far it moved. Slowing down always works: without a rate nothing is learned.
+With a smaller rate any method moves less, so its outputs vary less; the validation error measures how far it moved. A
+method can always be slowed down enough: with a rate of 0 it learns nothing.
 """
 
 import math
@@ -20,10 +20,10 @@ class Trial:
 def slow_down(
     start: Trial, target: float, train: Callable[[float], Trial], tolerance: float, trainings: int
 ) -> Trial:
-    """Return the trial nearest to a target above the start's error, of at most so many trainings with smaller rates.
+    """Return the trial nearest to a target above the start's error, after at most `trainings` further ones.
 
-    The rate falls by factors of four until the error is above the target; from there on the bracket is cut where a
-    straight line between its ends, error against the logarithm of the rate, meets the target.
+    The rate falls by factors of four until the error is above the target. Then the bracket is cut where a straight
+    line between its ends, error against the logarithm of the rate, meets the target.
     """
     trials, fast, slow = [start], start, None
     while abs(nearest(trials, target).error - target) > tolerance and len(trials) <= trainings:
@@ -38,7 +38,7 @@ def slow_down(
 
 
 def nearest(trials: list[Trial], target: float) -> Trial:
-    """Return the trial whose error is nearest to the target, the fastest of several."""
+    """Return the trial whose error is nearest to the target; of several, the one with the largest rate."""
     return min(trials, key=lambda trial: (abs(trial.error - target), -trial.rate))
 
 

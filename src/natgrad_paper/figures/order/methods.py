@@ -11,7 +11,7 @@ class Sgd(Section):
     """Stochastic gradient descent."""
 
     rate: Positive = 1.0
-    """To start the matching from; the paper's is 0.1, over 64 times as many updates."""
+    """The rate at which the matching starts; the paper's is 0.1, over 64 times as many updates."""
 
 
 def sgd(problem: Problem, settings: Any) -> ng.Optimizer:
@@ -23,7 +23,7 @@ class Ngd(Section):
     """Natural gradient descent, the metric on the gradient's own batch."""
 
     rate: Positive = 2.0
-    """To start the matching from; the paper's is 0.2."""
+    """The rate at which the matching starts; the paper's is 0.2."""
     damping: Positive = 3.0
     maxiter: Count = 5
     """Solver iterations at most."""

@@ -1,4 +1,4 @@
-"""What the logs of figure 2 say, as tables: one row per training, or per thing measured of several of them."""
+"""What the logs of figure 2 say, as tables: one row per training, or per measure of several trainings."""
 
 import pandas as pd
 
@@ -8,7 +8,7 @@ PAIR = ["method", "seed"]
 
 
 def finished(runs: Runs) -> pd.DataFrame:
-    """Return the methods and seeds of which nothing is missing."""
+    """Return the methods and seeds whose trainings are complete."""
     logs = runs.runs
     return logs[(logs["training"] == "") & (logs["status"] == "finished")][PAIR]
 

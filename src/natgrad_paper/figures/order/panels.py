@@ -52,7 +52,7 @@ def draw(runs: Runs) -> Figure:
 
 
 def sections(runs: Runs) -> list[Part]:
-    """Return what the report tells beside the figure and the claims."""
+    """Return the sections of the report beside the figure and the claims."""
     return [results(runs), matching(runs), controls(runs)]
 
 
@@ -82,7 +82,7 @@ def results(runs: Runs) -> Part:
     caption = (
         "Geometric means over seeds, with least and largest. Rate: the matched one. Validation error: mean over all "
         "trainings with a segment replaced. Variance: of the class probabilities, mean over segments; of logits, with "
-        "each example’s mean logit taken away; with the first and the last segment replaced. After drift: validation "
+        "each example’s mean logit subtracted; with the first and the last segment replaced. After drift: validation "
         "error on the equal mix, mean of both directions; between drifts: variance of the outputs between the two."
     )
     return Part("Variances", "variances", [Table(["method", *columns], rows, caption, numbers=True)])
@@ -137,7 +137,7 @@ def controls(runs: Runs) -> Part:
                 )
                 if logs:
                     right.plot(table.columns, table.mean(), color=color, ls=dashes, label=f"{label}, {words}")
-        left.set(xscale="log", yscale="log", xlabel="rate, as a part of the matched one", ylabel=VARIANCE)
+        left.set(xscale="log", yscale="log", xlabel="rate, as a fraction of the matched one", ylabel=VARIANCE)
         right.set(xlabel="updates", ylabel="validation error on the equal mix, %")
         for axes in (left, right):
             dress(axes)

@@ -19,12 +19,12 @@ class Stream(Section):
     """The examples of a training: two equal chunks, of which the first has segments."""
 
     side: Literal[16, 32] = 16
-    """Of an image, in pixels."""
+    """The side of an image, in pixels."""
     batch: Count = 128
     segment: Count = 50
-    """Updates of a segment."""
+    """The number of updates in a segment."""
     block: Count = 50
-    """Updates in one call of the compiled loop; it divides the segment."""
+    """Updates in one call of the compiled loop; this number divides the segment."""
     segments: Count = 10
     pinched: bool = True
     memory: Positive = 600.0
@@ -60,14 +60,14 @@ class Match(Section):
     tolerance: Share = 0.004
     """The difference of the two errors that counts as none."""
     trainings: Count = 10
-    """At most, besides one of each method at its own rate."""
+    """The most trainings for the matching, besides one of each method at its own rate."""
 
 
 class Limit(Section):
     """The check that no rate means no variance: one segment, at a falling rate."""
 
     factors: Annotated[tuple[Share, ...], Field(strict=False)] = (0.1, 0.01)
-    """Of the matched rate."""
+    """Fractions of the matched rate."""
     segment: Count = 1
 
     @model_validator(mode="after")

@@ -32,17 +32,17 @@ from natgrad_paper.training.runner import Run, Training
 UNPERTURBED, FORWARDS, BACKWARDS = "unperturbed", "drift-forwards", "drift-backwards"
 STAGES = ("glyph", "slant", "thickness", "affine", "elastic", "pinch")
 SHOWN = 14
-"""Characters of which every stage is kept for the report."""
+"""The number of characters of which every stage is kept for the report."""
 CHUNK = 1000
-"""Held-out examples at a time."""
+"""The number of held-out examples computed at a time."""
 
 
 class GivenUp(Exception):
-    """A training went no further, and the protocol of its seed with it."""
+    """A training was given up, and with it the protocol of its seed."""
 
 
 def drive(run: Run) -> list[str]:
-    """Do the protocol for every seed; return a line for each seed that was given up."""
+    """Follow the protocol for every seed; return a line for each seed that was given up."""
     assert isinstance(run.problem, Characters)
     failures = []
     for seed in run.seeds:
@@ -74,7 +74,7 @@ def match(methods: list["MethodRun"]) -> list[tuple[float, bool]]:
 
 @dataclass(frozen=True)
 class MethodRun:
-    """The trainings of a method and a seed, and what is measured of several of them together."""
+    """The trainings of a method and a seed, and the measures of several of them together."""
 
     run: Run
     method: Method
@@ -117,10 +117,10 @@ class MethodRun:
         return training
 
     def comparisons(self, rate: float, unperturbed: Training) -> Iterator[tuple[str, list[Training]]]:
-        """Yield trainings that should all give the same model, and what they are called together."""
+        """Yield groups of trainings that should all give the same model, and the name of each group."""
         settings = self.run.settings
         for segment in range(1, settings.stream.segments + 1):
-            # Where no start was kept, training goes from scratch to the same numbers.
+            # If no start was kept, training from scratch gives the same numbers.
             start = self.run.start_of(unperturbed, f"{segment:02d}")
             name = f"segment-{segment:02d}"
             yield name, self.replaced(name, segment, rate, start, kind="segment")
@@ -140,7 +140,7 @@ class MethodRun:
         return [replace(training, start=start) for training in trainings]
 
     def training(self, name: str, source: Plain, rate: float, traced: bool = False, **facts: Any) -> Training:
-        """Return a training with a rate; a traced one has its error measured at the start of every segment, too."""
+        """Return a training with a rate; if it is traced, its error is also measured at the start of every segment."""
         stream = self.run.settings.stream
         looks = tuple(range(stream.segment, stream.updates, stream.segment)) if traced else ()
         return Training(
@@ -175,15 +175,15 @@ class MethodRun:
 
 @partial(jax.jit, static_argnums=0)
 def logits(model: Classifier, params: Layers, inputs: Array) -> Array:
-    """Return the logits, in chunks, so that memory does not follow the number of examples."""
+    """Return the logits, computed in chunks, so that memory does not grow with the number of examples."""
     return jax.lax.map(lambda row: model(params, row[None])[0], inputs, batch_size=CHUNK)
 
 
 def variances(logits: np.ndarray) -> dict[str, float]:
     """Return the variance of outputs over trainings, mean over examples and classes: of probabilities and of logits.
 
-    The variance is the unbiased one. Adding a number to all logits of an example means nothing, so each example's have
-    their mean taken away.
+    The variance is the unbiased one. Adding a number to all logits of an example changes no probability, so the mean
+    of each example's logits is subtracted.
     """
     logits = logits.astype(np.float64)
     logits = logits - logits.mean(axis=-1, keepdims=True)

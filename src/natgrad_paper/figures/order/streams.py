@@ -20,7 +20,7 @@ from natgrad_paper.training.problem import Cases
 STREAM, VALIDATION, HELD_OUT, FRESH = 0, 1, 2, 16
 """Numbers of a seed's streams; from `FRESH` on, one for every replacement of a segment."""
 STEPS = 64
-"""Places of the drifting centre between two classes."""
+"""The number of places of the drifting centre between two classes."""
 
 Block = tuple[Array, Array]
 
@@ -44,7 +44,7 @@ class Mix:
 
 
 class Examples:
-    """The examples of one seed, in blocks of updates, of which as many are kept as there is room for."""
+    """The examples of one seed, in blocks of updates; as many blocks are kept as there is room for."""
 
     def __init__(self, settings: Any, source: characters.Source, seed: int) -> None:
         self.settings, self._source, self._seed = settings, source, seed
@@ -90,7 +90,7 @@ class Plain:
         return ()
 
     def drawn_from(self, update: int) -> tuple[int, Mix | None]:
-        """Return the number of the stream of an update, and the mix of its classes where it is not the equal one."""
+        """Return the number of an update's stream, and the mix of its classes if it is not the equal one."""
         return STREAM, None
 
     def block(self, first: int, steps: int) -> Block:

@@ -1,6 +1,6 @@
 """Physics-informed nets: eight equations, errors against seconds, beside what others published.
 
-Ours runs with untouched defaults. `published.toml` has the numbers of others with their sources and machines.
+Our method runs with untouched defaults. `published.toml` has the numbers of others, with sources and machines.
 """
 
 from natgrad_paper.figures.base import figure

@@ -1,4 +1,4 @@
-"""What is claimed: so many digits in so many seconds on every equation, from every seed."""
+"""The claims: a number of digits in a number of seconds on every equation, from every seed."""
 
 import math
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ GOALS: dict[str, tuple[tuple[float, float], ...]] = {
     "p7a": ((1e-5, 120.0),),
     "p7b": ((1e-5, 120.0),),
 }
-"""Errors, and the seconds in which the median seed is to reach them on two cores."""
+"""Errors, and the seconds in which the median seed should reach them on two cores."""
 STUCK = 0.05
-"""A run is stuck whose error is larger at its end: it has not found the solution's shape."""
+"""A run is stuck if its final error is larger than this: it has not found the solution's shape."""
 MEASURE = Measure(ERROR, "error", "relative L2 error")
 VIEW = View((Panel(MEASURE, CLOCK),), (), "Error against seconds of training, equation by equation")
 RULE = (

@@ -1,6 +1,6 @@
 """The equations: where they hold, what their nets are, and their solutions. Errors are relative, in L2 on a grid.
 
-P1 to P6 are those of Dangel, Müller & Zeinhofer (2024), P7 has the two viscosities in use, P8b is that of Schwencke &
+P1 to P6 are from Dangel, Müller & Zeinhofer (2024). P7 has the two viscosities in common use. P8b is from Schwencke &
 Furtlehner (2025).
 """
 
@@ -19,7 +19,7 @@ from natgrad_paper.figures.pinn import solutions, taylor
 from natgrad_paper.figures.pinn.taylor import Jet, Layers
 
 Points = tuple[Array, Array]
-"""Inside, and where values are given."""
+"""Points inside, and points where values are given."""
 SMALL, MEDIUM, DEEP = (64,), (64, 64, 48, 48), (20, 20, 20, 20)
 """Hidden units."""
 
@@ -41,7 +41,7 @@ class Equation:
     given: Callable[[Array], Array]
     """The values where they are given."""
     border: Callable[[Array, int, Array], Array]
-    """From a key, a number and so many points of the unit cube to points where values are given."""
+    """From a key, a count and that many points of the unit cube to points where values are given."""
     counts: tuple[int, int] = (900, 120)
     """Points inside, and where values are given."""
     low: float = 0.0
@@ -50,7 +50,7 @@ class Equation:
     redrawn: bool = False
     """Whether every step has new points."""
     grid: int = 41
-    """Of the error: points along each of two coordinates, or that number squared at random in more of them."""
+    """Points of the error: this many along each of two coordinates; in more coordinates, its square at random."""
     embed: Callable[[Jet], Jet] | None = None
     """What the net sees in place of the coordinates."""
 
@@ -206,4 +206,4 @@ EQUATIONS = {
         lambda x: x[:, 1] ** 2 * jnp.cos(jnp.pi * x[:, 1]), partial(both, share=41 / 101), (900, 101), -1.0, grid=101,
     ),
 }  # fmt: skip
-"""By name. On the sides of the last one x² cos πx is −1, the value that is given there."""
+"""The equations by name. On the sides of the last one, x² cos πx is −1, the value given there."""

@@ -15,14 +15,14 @@ class Adam(Section):
 
     rate: Positive = 1e-3
     steps_per_call: Size = 20
-    """Most steps in one call of the compiled loop: Python has no share in them."""
+    """The most steps in one call of the compiled loop, which Python does not slow down."""
 
 
 class Lbfgs(Section):
     """L-BFGS with optax's zoom line search."""
 
     memory: Size = 50
-    """Pairs that it remembers."""
+    """The number of pairs that it remembers."""
     steps_per_call: Size = 10
 
 
@@ -50,7 +50,7 @@ def lbfgs(problem: Problem, own: Any) -> Any:
 
 OURS = "gauss-newton"
 FIXED = ("lbfgs",)
-"""What compares gradients of one step with those of the last, and so needs the same points."""
+"""Methods that compare gradients of one step with those of the last, and so need the same points."""
 METHODS = (
     Method(OURS, "ng.gauss_newton", "#0072B2", gauss_newton, about="defaults, nothing chosen"),
     Method("adam", "Adam", "#D55E00", adam, settings=Adam, about="constant rate",

@@ -86,7 +86,7 @@ def table(contest: Contest) -> Table:
     head = ["method", *(f"to {level:g}, s" for level in LEVELS), "at the end", "ms per step", "compiling, s"]
     caption = (
         "Seconds of training to an error: median over seeds, least and largest; how many seeds reached it, where not "
-        "all did. Of published runs, the first of the seconds given at which it was reached."
+        "all did. For published runs, the first published time at which it was reached."
     )
     return Table(head, rows, caption, numbers=True)
 

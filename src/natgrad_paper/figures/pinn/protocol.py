@@ -1,4 +1,4 @@
-"""What is trained: every method from every seed on every equation, those of an equation in turns."""
+"""What is trained: every method from every seed on every equation. The methods on an equation take turns."""
 
 from typing import Any
 

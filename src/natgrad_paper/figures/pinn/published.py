@@ -29,7 +29,7 @@ class Curve(Section):
     source: str
     """Its name among the sources."""
     factor: Positive = 1.0
-    """1 / the root mean square of the solution, where the error is absolute."""
+    """1 / the root mean square of the solution, if the error is absolute."""
     seconds: list[Positive] = Field(strict=False)
     errors: list[Positive] = Field(strict=False)
 

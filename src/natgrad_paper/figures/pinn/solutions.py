@@ -1,4 +1,4 @@
-"""Solutions to compare with: formulas, and for two equations that have none at hand, numbers good to ten digits."""
+"""Solutions to compare with: formulas, and numbers good to ten digits for two equations without a usable formula."""
 
 from functools import cache
 
@@ -7,9 +7,9 @@ from scipy.integrate import solve_ivp
 from scipy.interpolate import BarycentricInterpolator
 
 NODES = 1001
-"""Of the quadrature."""
+"""The number of points of the quadrature."""
 REACH = 40.0
-"""It leaves out what is smaller than exp(−this)."""
+"""The quadrature omits terms smaller than exp(−this)."""
 MESH = 256
 """Chebyshev nodes on half of the interval; the solution is even."""
 
@@ -17,8 +17,8 @@ MESH = 256
 def burgers(points: np.ndarray, viscosity: float) -> np.ndarray:
     """Return u at (t, x) for u_t + u u_x = ν u_xx, u(0, x) = −sin πx, by Cole and Hopf.
 
-    u = −∫ sin(πy) w dη / ∫ w dη,  y = x − η,  w = exp(−cos(πy)/2πν − η²/4νt). The sum over equidistant η of a smooth
-    integrand that vanishes at both ends has all digits.
+    u = −∫ sin(πy) w dη / ∫ w dη,  y = x − η,  w = exp(−cos(πy)/2πν − η²/4νt). The integrand is smooth and vanishes at
+    both ends, so a sum over equidistant η is exact to rounding.
     """
     t, x = points[:, 0], points[:, 1]
     found = np.empty(len(points))

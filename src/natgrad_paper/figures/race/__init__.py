@@ -1,9 +1,9 @@
 """A race by the clock: KNCG and Hessian-Free against Adam, Nesterov momentum, L-BFGS and kfac-jax, on three problems.
 
 All start from the same weights on the same data and train for the same time; compiling and evaluating do not count.
-They take turns of a few seconds, so that whatever slows the machine down slows all of them. Constants come from
-`natgrad tune race METHOD --preset PROBLEM`, on seeds that do not race. Only an otherwise idle machine gives meaningful
-numbers.
+They take turns of a few seconds, so that a slow machine slows all of them. Constants come from
+`natgrad tune race METHOD --preset PROBLEM`, on seeds that do not race. Only an otherwise idle machine gives
+meaningful numbers.
 """
 
 from natgrad_paper.figures.base import figure, settings_with

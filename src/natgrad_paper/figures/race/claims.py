@@ -47,7 +47,7 @@ class Sooner:
     first: str
     rival: str
     compiling: bool = False
-    """Whether the seconds that a method takes to compile count."""
+    """Whether the seconds that a method takes to compile are counted."""
 
     def __call__(self, runs: Runs) -> list[Finding]:
         if missing := absent(runs, self.first, self.rival):
@@ -78,7 +78,7 @@ class Sooner:
         return Finding(f"{words}: {shown}", verdict, "2%" if verdict is Verdict.EQUAL else "")
 
 
-OURS = "Not the paper’s claim, but what somebody asks who has a model to train."
+OURS = "Not the paper’s claim, but a question of anyone who has a model to train."
 CLAIMS = (
     *(
         Claim(

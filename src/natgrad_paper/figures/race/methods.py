@@ -15,7 +15,7 @@ from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.settings import Count, Positive, Section, Size
 
 WARM = 12
-"""Steps after which kfac-jax has met, and compiled, everything it does now and then."""
+"""After this many steps, kfac-jax has compiled everything that it does only at some steps."""
 
 
 class HessianFree(Section):
@@ -43,11 +43,11 @@ class Kfac(Section):
     batch: Count = 1000
     damping: Positive = 150.0
     floor: Positive = 1e-4
-    """λ does not fall below."""
+    """The least λ."""
 
 
 class Info(NamedTuple):
-    """What a step of kfac-jax says of itself."""
+    """What a step of kfac-jax reports."""
 
     loss: Any
     damping: Any
@@ -57,7 +57,7 @@ class KfacOptimizer:
     """kfac-jax in the shape of a natgrad optimizer; it compiles and counts on its own."""
 
     def __init__(self, problem: Problem, own: Any) -> None:
-        # Its releases follow JAX at a distance, so it is no dependency of anything here.
+        # Its releases lag behind JAX, so nothing here depends on it.
         kfac_jax: Any = import_module("kfac_jax")
 
         def register(outputs: Any, targets: Any) -> None:
@@ -88,11 +88,11 @@ class KfacOptimizer:
         self._warm = False
 
     def init(self, params: Any) -> Any:
-        """Return the number of steps: the optimizer's own state needs a batch, and is made at the first step."""
+        """Return the number of steps. The optimizer's own state needs a batch, so the first step makes it."""
         return jnp.zeros((), jnp.int32)
 
     def step(self, params: Any, state: Any, batch: Any) -> tuple[Any, Any, Info]:
-        """Take a step. The very first call, which is not timed, runs a few to compile all kinds of them."""
+        """Take a step. The very first call, which is not timed, runs a few steps to compile all kinds of steps."""
         if not self._warm:
             self._warm = True
             moved, after = params, jnp.zeros_like(state)
@@ -102,10 +102,10 @@ class KfacOptimizer:
         count = int(state)
         if count and self._inner is None:
             raise UserError(
-                "kfac: expected a training from its start, found one to go on with: it cannot be resumed"
+                "kfac: expected a training from its start, found one to resume, which it cannot do"
             )
         key = jax.random.PRNGKey(count)
-        params = jax.tree.map(jnp.copy, params)  # It gives its arguments' memory away.
+        params = jax.tree.map(jnp.copy, params)  # kfac-jax donates its arguments' memory.
         if count == 0:
             self._inner = self._optimizer.init(params, key, batch)
         params, self._inner, stats = self._optimizer.step(

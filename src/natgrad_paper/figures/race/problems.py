@@ -1,4 +1,4 @@
-"""The problems of the race: an autoencoder, a classifier, a recurrent net. `error` is what all of them lower."""
+"""The problems of the race: an autoencoder, a classifier, a recurrent net. All of them minimize `error`."""
 
 import hashlib
 from dataclasses import replace
@@ -117,7 +117,7 @@ def recurrent(train: int, test: int, units: tuple[int, ...]) -> Problem:
 
 
 def described(problem: Problem, name: str) -> Problem:
-    """Return the problem with what its log says of its data."""
+    """Return the problem with what its log says about its data."""
     parts = {"train": problem.train, "test": problem.test}
     digest = hashlib.sha256(
         b"".join(np.ascontiguousarray(each).tobytes() for part in parts.values() if part for each in part)

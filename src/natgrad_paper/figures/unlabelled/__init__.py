@@ -1,7 +1,7 @@
 """Figure 1: unlabelled data in the metric. A convolutional net learns expressions from faces.
 
-The gradient sees a minibatch of labelled faces. What differs is where the metric is measured: on the same faces, on
-others of the training set, or on faces whose expression nobody wrote down, which it does not need.
+The gradient sees a minibatch of labelled faces. The conditions differ in where the metric is measured: on the same
+faces, on other faces of the training set, or on faces without labels, which the metric does not need.
 """
 
 from natgrad_paper.figures.base import figure

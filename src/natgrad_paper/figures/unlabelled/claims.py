@@ -17,7 +17,7 @@ COST = Panel(Measure("cross_entropy", "training cost", WORDS))
 TEST = Panel(Measure("test_misclassified", "test error", "misclassified test cases, %", LINEAR, "%", 100.0))
 TRAIN = Measure("misclassified", "training error", "misclassified training cases, %", LINEAR, "%", 100.0)
 VIEW = View((COST, TEST), (TRAIN,), "Training and test error against the number of updates")
-"""The paper's training error is on a log scale: here the cost, which unlike a count of mistakes is never zero."""
+"""The paper's training error is on a log scale. Here it is the cost, which unlike a count of mistakes is never zero."""
 
 GROUPS = (
     ("The paper’s sizes", ("same", "other", "unlabelled")),
@@ -29,7 +29,7 @@ LATE = 20
 
 
 def differences(runs: Runs) -> list[Part]:
-    """Return the section that shows what is judged: the conditions' differences, seed by seed."""
+    """Return the section that shows the differences between conditions, seed by seed, which the claims judge."""
     pairs = [pair for pair in COMPARED if set(pair) <= set(runs.methods)]
     if not pairs:
         return []
@@ -61,7 +61,7 @@ class Exceeds:
 
     method: str
     more: str = ""
-    """The method with which it exceeds it by more; without one, the test is that it does at all."""
+    """The method with the larger excess; without one, the test is that there is an excess at all."""
 
     def __call__(self, runs: Runs) -> list[Finding]:
         names = [name for name in (self.method, self.more) if name]

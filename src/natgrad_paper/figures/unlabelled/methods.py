@@ -18,12 +18,12 @@ class Ngd(Section):
     batch: Count = 256
     """Cases of the gradient."""
     metric_batch: Count = 384
-    """Cases of the metric, where they are not the gradient's own."""
+    """Cases of the metric, if they are not the gradient's own."""
     rate: Positive = 0.2
     maxiter: Size = 20
     """Solver iterations at most; the paper has 50."""
     microbatch: Count | None = None
-    """Cases of a step at a time, where memory is short."""
+    """How many of a step's cases are in memory at a time, if memory is short."""
 
 
 def ngd(problem: Problem, settings: Any) -> ng.Optimizer:
@@ -36,7 +36,7 @@ def condition(name: str, label: str, color: str, batches: Callable[[Any], Batche
     return Method(name, label, color, ngd, batches, Ngd, "ngd", NATURAL, about=about)
 
 
-# The colours of the paper's figure: green, blue, red; told apart by colour-blind readers too.
+# The colours of the paper's figure, green, blue and red, in shades that colour-blind readers can tell apart.
 METHODS = (
     condition("same", "same samples", "#009E73", together, "gradient and metric on the same minibatch"),
     condition(

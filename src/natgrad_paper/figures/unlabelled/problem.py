@@ -23,16 +23,16 @@ GROUP = 1000
 
 
 class Data(Section):
-    """How many faces are drawn, or at most taken from a file, and what they look like to the network."""
+    """How many faces are drawn, or at most taken from a file, and how the network sees them."""
 
     train: Count = 2925
     valid: Count = 418
     test: Count = 835
     unlabelled: Count = 4000
     fold: Annotated[int, Field(ge=1, le=faces_file.FOLDS)] = 4
-    """Of a file's five; the paper's. Drawn faces have none."""
+    """Which of a file's five folds is used; the default is the paper's. Drawn faces have no folds."""
     shrink: Annotated[int, Field(ge=1, le=FACE_SIDE)] = 3
-    """After the normalisation, squares of so many pixels per side become one, their mean."""
+    """After the normalisation, each square with sides of this many pixels becomes one pixel, their mean."""
     shown: Annotated[int, Field(ge=0, le=100)] = 4
     """Faces of each expression shown in the report: 0 for pictures that must not be passed on."""
     seed: Seed = 0
@@ -62,7 +62,7 @@ class Settings(Section):
     budget: Budget = Budget(iterations=150, step_seconds=0.35, evaluations=30)
     solver: Solver = Solver(name="minres-qlp")
     damping: Damping = Damping(initial=5.0, reduction="linear")
-    """With a fixed rate of 0.2 the paper's ratio tends to 0.9, and λ moves."""
+    """With a fixed rate of 0.2 the paper's ratio tends to 0.9, so λ can move."""
     data: Data = Data()
     model: Model = Model()
     held_out: Annotated[int, Field(ge=0)] = 384
@@ -144,7 +144,7 @@ def targets(part: Labelled) -> np.ndarray:
 
 
 def constant(targets: np.ndarray) -> dict[str, float]:
-    """Return the cost of the best constant answer: each expression as often as it is."""
+    """Return the cost of the best constant answer: the frequency of each expression."""
     share = targets.mean(axis=0, dtype=np.float64)
     entropy = special.entr(share) + special.entr(1 - share)
     return {"cross_entropy": float(entropy.sum())}

@@ -20,7 +20,7 @@ WHERE = {
 
 @dataclass(frozen=True)
 class StepKL:
-    """½ dᵀFd of the step d, the same with F on each of three batches: what it promised, and what it did elsewhere.
+    """½ dᵀFd of the same step d with F on each of three batches: where F was measured, and elsewhere.
 
     To second order it is the KL divergence between the model before and after the step, on these inputs.
     """
