@@ -171,16 +171,6 @@ def cost(folder: str, others: str = "") -> str:
     return _table(["run", "seeds", "trainings", "minutes in all"], rows)
 
 
-def tally(folder: str, others: str = "") -> str:
-    """How many claims of each result hold, and how many do not."""
-    rows = []
-    for name in [folder, *filter(None, others.split(","))]:
-        found = [each.verdict for each in judged(name)]
-        cells = [str(found.count(verdict)) for verdict in claims.Verdict]
-        rows.append([f"[{name}](results/{name})", str(len(found)), *cells])
-    return _table(["run", "claims", *(str(verdict) for verdict in claims.Verdict)], rows)
-
-
 def part(folder: str, section: str) -> str:
     """The first table of a section of the experiment's page, which its address names."""
     found = runs(folder)
@@ -198,7 +188,7 @@ def summary(folder: str) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head, "one-seed": one_seed,
     "expressions": expressions, "decided": decided, "cost": cost, "summary": summary,
-    "tally": tally, "part": part,
+    "part": part,
 }  # fmt: skip
 
 
