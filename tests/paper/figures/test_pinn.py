@@ -156,7 +156,9 @@ def test_claims_judge_the_median_seed_and_every_seed():
     few = Runs.of([fake(0, (1e-2, 1e-6, 1e-8))])
     assert {found.verdict for found in InTime("p1")(few)} == {Verdict.OPEN}
     assert InTime("p2")(few)[0].verdict is Verdict.ABSENT
-    assert figures.load("pinn").story.claims
+    claims = figures.load("pinn").story.claims
+    assert [claim.words.split()[0] for claim in claims[:-1]] == [name.upper() for name in GOALS]
+    assert "1e-07 in 200 s" in claims[0].words
 
 
 def test_what_a_run_costs_counts_its_equations():
