@@ -2,7 +2,7 @@
 
     python tools/measure_order.py --out runs/order-pilots.csv           # about ten minutes on one core
 
-Every training has the updates of the preset `small`. For SGD, and for natural gradient with each damping, it tries three
+Every training has the updates of the preset `small`. For SGD, and for NGD with each damping, it tries three
 rates a factor of two apart, and further ones while the best is at the edge. The mean over two seeds decides.
 """
 
