@@ -24,7 +24,10 @@ from natgrad_paper.training.tune import FIRST_SEED
 SEEDS = (FIRST_SEED, FIRST_SEED + 1)
 MOST = 4
 """Further rates at most, where the best is at the edge."""
-STARTS = {"sgd": {None: 2.0}, "ngd": {0.3: 0.5, 0.03: 0.1, 0.003: 0.025}}
+STARTS: dict[str, dict[float | None, float]] = {
+    "sgd": {None: 2.0},
+    "ngd": {0.3: 0.5, 0.03: 0.1, 0.003: 0.025},
+}
 """By method and damping, the rate in the middle of the first three."""
 
 
@@ -70,7 +73,7 @@ def main() -> None:
     given = options.parse_args()
     experiment = figures.load("order")
     plain = settings(experiment, preset(experiment, "small"), [])
-    problem = experiment.prepare(plain, None)
+    problem: Any = experiment.prepare(plain, None)
     examples = {seed: Examples(plain, problem.glyphs, seed) for seed in SEEDS}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     with given.out.open("w", encoding="utf-8", newline="", buffering=1) as stream:
