@@ -174,13 +174,13 @@ def test_tables_say_who_failed_and_what_is_missing():
     found = runs(adamw=LAZY)
     (table, _) = panels.standing(found, contests.contests(found))
     rows = {row[0]: list(row[1:]) for row in table.rows}
-    assert rows["KNCG"] == ["1.000", "1.000", "2 of 2", "0", "0 of 2"]
-    assert rows["ADAMW"] == ["0.000", "0.000", "0 of 2", "2", "0 of 2"]
+    assert rows["KNCG"] == ["1.00", "1.000", "1.000", "2 of 2", "0", "0 of 2"]
+    assert rows["ADAMW"] == ["2.00", "0.000", "0.000", "0 of 2", "2", "0 of 2"]
     cell = panels.time_cell(contests.contests(found)[0], "adamw", False)
     assert (cell.text, cell.note) == ("missed", "0 of 3")
     bare = runs(target=None)
     words, table = panels.standing(bare, contests.contests(bare))
     assert "no target yet" in words.text
-    assert [list(row[1:]) for row in table.rows] == [["–", "–", "–", "–", "0 of 2"]] * 2
+    assert [list(row[2:]) for row in table.rows] == [["–", "–", "–", "–", "0 of 2"]] * 2
     assert panels.time_cell(contests.contests(bare)[0], "kncg", False) == "no target yet"
     assert panels.time_cell(contests.contests(bare)[0], "muon", False) == "not run"

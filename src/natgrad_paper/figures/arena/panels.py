@@ -110,19 +110,21 @@ def standing(runs: Runs, found: Sequence[Contest]) -> list[Content]:
         if group == "without pilots" or len(every) > len(untuned)
     ]
     rows: list[list[str | Cell]] = []
+    ranked = places(found, everywhere(found, untuned), runs.seeds)
     for name in every:
         mine = [each for each in found if name in each.logs]
         aimed = [failed(each, name) for each in judged(mine)]
         known = [f"{values[name]:.3f}" if name in values else "–" for _, values in columns]
         counts = [f"{aimed.count('')} of {len(aimed)}", f"{aimed.count('missed')}"] if aimed else ["–", "–"]
         diverged = sum(failed(each, name) == "NaN" for each in mine)
-        rows.append([runs.label(name), *known, *counts, f"{diverged} of {len(mine)}"])
+        rows.append([runs.label(name), ranked.get(name, "–"), *known, *counts, f"{diverged} of {len(mine)}"])
     caption = (
-        f"Score: the area below the profile, τ from 1 to {MOST:g}. Times are medians over seeds, on the {len(targets)} "
-        f"of {len(found)} problems that have a target. Solved, missed, NaN: problems on which at least half of the "
-        "seeds ended so. A dash: no target, or no run on some of them."
+        "Place: by training error at the end among the methods without a pilot, mean over problems and seeds; 1 is the "
+        f"best. Score: the area below the profile, τ from 1 to {MOST:g}. Times are medians over seeds, on the "
+        f"{len(targets)} of {len(found)} problems that have a target. Solved, missed, NaN: problems on which "
+        "at least half of the seeds ended so. A dash: no target, or no run on some of them."
     )
-    head = ["method", *(words for words, _ in columns), "solved", "missed", "NaN"]
+    head = ["method", "place", *(words for words, _ in columns), "solved", "missed", "NaN"]
     contents: list[Content] = [Table(head, rows, caption, numbers=True)]
     if not targets:
         return [Words(f"There is {NO_TARGET}, hence no score and no time to one. {MEASURES}"), *contents]
