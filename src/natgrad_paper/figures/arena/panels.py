@@ -103,11 +103,15 @@ def about(contest: Contest) -> str:
 def standing(runs: Runs, found: Sequence[Contest]) -> list[Content]:
     """Return the scores of all methods, how many problems they failed on, and the profiles."""
     targets, (untuned, every) = judged(found), classes(runs)
+    groups = (
+        (("", untuned),)
+        if len(every) == len(untuned)
+        else ((" without pilots", untuned), (" among all", every))
+    )
     columns = [
-        (f"score {group}, {words}", scored(targets, names, compiling))
-        for group, names in (("without pilots", untuned), ("among all", every))
-        for words, compiling in (("training", False), ("with compiling", True))
-        if group == "without pilots" or len(every) > len(untuned)
+        (f"score{group}{words}", scored(targets, names, compiling))
+        for group, names in groups
+        for words, compiling in (("", False), (", with compiling", True))
     ]
     rows: list[list[str | Cell]] = []
     ranked = places(found, everywhere(found, untuned), runs.seeds)
