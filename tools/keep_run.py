@@ -13,7 +13,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-WIDTH, COLORS = 1280, 128
+WIDTH, COLORS = 1120, 64
 
 
 def logs(run: Path) -> dict[str, bytes]:

@@ -23,7 +23,8 @@ COLUMNS = 5
 MEASURES = "tools/measure_arena.py measures targets."
 CAPTION = (
     "Training error against seconds of training, without compiling and evaluating. Lines: mean over seeds, on the axis "
-    "as drawn; bands: least to largest; dashed: tuned methods. Gray: the target, where one was measured."
+    "as drawn; bands: least to largest; dashed: tuned methods. Gray: the target, where one was measured. Axes end a "
+    "little above the start."
 )
 
 
@@ -58,16 +59,34 @@ def draw_contest(axes: Axes, contest: Contest, compiling: bool = False) -> None:
     axes.set_xscale("log")
     axes.set_yscale(contest.measure.scale.name)
     panel = Panel(contest.measure, TOTAL if compiling else CLOCK)
+    values: list[float] = []
+    starts: list[float] = []
     for name in contest.logs:
         logs = contest.with_compiling(name) if compiling else contest.logs[name]
         found = line(logs, panel)
         if found is not None:
             dashes = "dashed" if name in TUNED else "solid"
             draw_line(axes, found, contest.runs.color(name), dashes, lw=1.3, gid=f"{panel.axis}-{name}")
+        for log in logs:
+            errors = [error for each in log.evaluations if (error := contest.measure.of(each)) is not None]
+            values, starts = values + errors, starts + errors[:1]
+    if starts:
+        cut(axes, min(values), max(starts))
     if contest.target is not None:
         axes.axhline(contest.target, color=SOFT, lw=0.8)
     axes.set_xlabel("seconds, with compiling" if compiling else "seconds of training")
     dress(axes)
+
+
+def cut(axes: Axes, least: float, start: float) -> None:
+    """End an axis a little above the start: what leaves it upwards would take the room of all the others."""
+    low, high = axes.get_ylim()
+    if axes.get_yscale() == "log":
+        top = 3 * start
+    else:
+        low, top = least - 0.05 * (start - least), start + 0.1 * (start - least)
+    if high > top > low:
+        axes.set_ylim(low, top)
 
 
 def legend(figure: Figure, runs: Runs, beside: bool = False) -> None:
