@@ -16,7 +16,7 @@ from where import ROOT
 
 RESULTS = ROOT / "results"
 LINK = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
-UNREAD = ("figure2-paper-damping", "figure2-weak-damping", "race")
+UNREAD = ("race",)
 """Of these there are no logs that are read today."""
 
 
