@@ -92,6 +92,32 @@ def test_every_row_is_the_dense_solve_and_keeps_the_models_promise(problem, opti
             np.testing.assert_allclose(promise, g @ wanted + wanted @ F @ wanted / 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("floor", [None, 0.1])
+def test_a_gradient_outside_the_metrics_rows_keeps_the_promise_too(floor):
+    """A metric on three other inputs has fewer rows than there are parameters, and does not reach all of g."""
+    opt = ng.gauss_newton(CASE.model, ng.Gaussian(), count=6)
+    opt = replace(opt, direction=replace(opt.direction, bend=None, floor=floor))
+    data = Data(Batches((CASE.inputs, TARGETS, None), metric=(CASE.inputs[:3] + 0.3, None, None)))
+
+    @jax.jit
+    def rows():
+        here = look(opt, CASE.params, opt.init(CASE.params), data)
+        proposal = opt.direction.propose(here, ())
+        F = oracles.matrix(here.metric, CASE.params)
+        stack = tree.ravel(proposal.rows.leaves, lead=1)
+        return stack, proposal.dampings, proposal.promises, F, ravel_pytree(here.gradient)[0]
+
+    B, dampings, promises, F, g = map(np.asarray, rows())
+    values, vectors = np.linalg.eigh(F)
+    assert np.linalg.norm(vectors[:, values < 1e-12 * values[-1]].T @ g) > 1e-3 * np.linalg.norm(g)
+    D = np.sqrt(np.diagonal(F))
+    D = np.eye(len(F)) if floor is None else np.diag(np.maximum(D, floor * D.max()) ** 2)
+    for row, damping, promise in zip(B[2:], dampings[2:], promises[2:], strict=True):
+        wanted = -np.linalg.solve(F + damping * D, g)
+        assert np.linalg.norm(row - wanted) <= 1e-6 * np.linalg.norm(wanted)
+        np.testing.assert_allclose(promise, g @ wanted + wanted @ F @ wanted / 2, rtol=1e-6)
+
+
 def test_a_fan_of_33_takes_the_decompositions_of_one():
     def count(number):
         opt = ng.gauss_newton(CASE.model, ng.Gaussian(), count=number)
