@@ -80,6 +80,14 @@ def test_iterated_finds_the_foremost_eigenvectors():
     np.testing.assert_allclose(np.abs(vectors[:, :6].T @ basis), np.eye(6), atol=1e-9)
 
 
+def test_eigenvalues_that_changed_places_need_no_rounds():
+    """Columns are sorted beforehand: the exact eigenvectors in the wrong order are right after a single round."""
+    vectors, spectrum = rotation(12), 1.5 ** -np.arange(12)
+    matrix, wrong = jnp.asarray((vectors * spectrum) @ vectors.T), jnp.asarray(vectors[:, [2, 0, 3, 1]])
+    _, values = iterated(matrix, wrong, 1)
+    np.testing.assert_allclose(values, spectrum[:4], rtol=1e-9)
+
+
 def test_few_samples_and_a_drifting_matrix_leave_the_basis_orthonormal():
     """Two hundred turns in float32, each of a factor with a handful of new samples, of lengths over six decades."""
     rng = np.random.default_rng(3)
