@@ -75,7 +75,7 @@ def test_of_several_results_a_claim_is_shown_that_one_of_them_decides(numbers):
     assert table.splitlines()[0] == "| claim | figure3-500-images | figure3-batch-mode |"
     assert table.splitlines()[4].endswith("| **holds** | – |")
     assert line == "Not run: a, e, f, g, h and j."
-    assert "\n\n" not in numbers["decided"]("figure1-faces", others="figure1-photographs")
+    assert "\n\n" not in numbers["decided"]("figure1-faces", others="figure1-faces-50-iterations")
 
 
 def test_the_cost_counts_every_training_of_the_logs(numbers):

@@ -13,7 +13,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-WIDTH, COLORS = 1120, 64
+WIDTH, COLORS = 1120, 128
 
 
 def logs(run: Path) -> dict[str, bytes]:

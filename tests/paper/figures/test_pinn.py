@@ -150,7 +150,8 @@ def test_claims_judge_the_median_seed_and_every_seed():
     assert [found.verdict for found in InTime("p1")(good)] == [Verdict.HOLDS] * len(GOALS["p1"])
     assert [found.verdict for found in NoneStuck()(good)] == [Verdict.HOLDS]
     late = Runs.of([fake(0, (1e-2, 1e-6, 1e-8)), *(fake(seed, (1, 0.5, 0.5)) for seed in (1, 2))])
-    assert [found.verdict for found in InTime("p1")(late)] == [Verdict.FAILS] * 2
+    # The runs end after 100 s: whether 1e-7 comes within 200 is not known.
+    assert [found.verdict for found in InTime("p1")(late)] == [Verdict.FAILS, Verdict.OPEN]
     assert "1 of 3 seeds" in InTime("p1")(late)[0].words
     assert [found.verdict for found in NoneStuck()(late)] == [Verdict.FAILS]
     few = Runs.of([fake(0, (1e-2, 1e-6, 1e-8))])
