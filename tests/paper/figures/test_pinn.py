@@ -135,7 +135,7 @@ def test_a_run_trains_what_fits_and_its_report_has_figure_table_and_claims(small
 
 def fake(seed, errors, problem="p1"):
     """The log of a training whose error is given at 1, 10 and 100 s."""
-    found = run_log(OURS, seed, training=problem)
+    found = run_log(OURS, seed, training=problem, settings={"budget": {"seconds": 100.0}})
     places = [
         {**found.evaluations[0], "iteration": k + 1, "training_seconds": 10.0**k} for k in range(len(errors))
     ]
@@ -150,7 +150,7 @@ def test_claims_judge_the_median_seed_and_every_seed():
     assert [found.verdict for found in InTime("p1")(good)] == [Verdict.HOLDS] * len(GOALS["p1"])
     assert [found.verdict for found in NoneStuck()(good)] == [Verdict.HOLDS]
     late = Runs.of([fake(0, (1e-2, 1e-6, 1e-8)), *(fake(seed, (1, 0.5, 0.5)) for seed in (1, 2))])
-    # The runs end after 100 s: whether 1e-7 comes within 200 is not known.
+    # The runs have 100 s: whether 1e-7 comes within 200 is not known.
     assert [found.verdict for found in InTime("p1")(late)] == [Verdict.FAILS, Verdict.OPEN]
     assert "1 of 3 seeds" in InTime("p1")(late)[0].words
     assert [found.verdict for found in NoneStuck()(late)] == [Verdict.FAILS]
