@@ -9,6 +9,7 @@ Hutchinson's estimate with 64 random signs. Not by the clock, so the machine nee
 """
 
 import argparse
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,25 +20,30 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 import natgrad as ng
 from natgrad_paper import figures
 from natgrad_paper.cli.arguments import preset, settings
-from natgrad_paper.figures.order.streams import STREAM, Examples
+from natgrad_paper.figures.order.streams import Examples, Plain
+from natgrad_paper.training.loop import Trainer
+from natgrad_paper.training.problem import Until
 
 SIGNS, CASES = 64, 1000
 
 
+@partial(jax.jit, static_argnums=0)
+def product(model, params, inputs, vector):
+    """Return F times a flat vector."""
+    operator = ng.metric_product(model, ng.Categorical(), params, inputs)
+    return ravel_pytree(operator(ravel_pytree(params)[1](vector)))[0]
+
+
 def largest_and_mean(model, params, inputs):
     """Return F's largest eigenvalue and its mean one, on some inputs."""
-    flat, back = ravel_pytree(params)
-
-    @jax.jit
-    def product(vector):
-        return ravel_pytree(ng.metric_product(model, ng.Categorical(), params, inputs)(back(vector)))[0]
-
+    flat = ravel_pytree(params)[0]
+    times = partial(product, model, params, inputs)
     operator = LinearOperator(
-        (flat.size, flat.size), dtype=np.float32, matvec=lambda v: np.asarray(product(jnp.asarray(v.ravel())))
+        (flat.size, flat.size), dtype=np.float32, matvec=lambda v: np.asarray(times(jnp.asarray(v.ravel())))
     )
     top = eigsh(operator, k=1, which="LA", tol=1e-3, return_eigenvectors=False)[0]
     signs = jax.random.rademacher(jax.random.key(0), (SIGNS, flat.size), flat.dtype)
-    trace = np.mean([float(jnp.vdot(each, product(each))) for each in signs])
+    trace = np.mean([float(jnp.vdot(each, times(each))) for each in signs])
     return float(top), trace / flat.size
 
 
@@ -48,28 +54,18 @@ def main(seed, updates):
     problem = experiment.prepare(chosen, None)
     examples = Examples(chosen, problem.glyphs, seed)
     block, inputs = chosen.stream.block, examples.held_out[0][:CASES]
-    shown = sorted({0, *(block * 2**k for k in range(10) if block * 2**k < updates), updates})
+    looks = tuple(block * 2**k for k in range(10) if block * 2**k < updates)
     print(f"figure 2, preset small, seed {seed}, {CASES} held-out examples; the paper's damping is 3")
     print("| method | updates | misclassified | largest eigenvalue | mean | λ = 3 / largest |")
     print("|---|---|---|---|---|---|")
     for method in experiment.methods:
-        opt = method.build(problem, chosen)
-        step = jax.jit(opt.step)
-        params = problem.init(seed)
-        state, done = opt.init(params), 0
-        for stop in shown:
-            while done < stop:
-                images, labels = examples.block(STREAM, done // block, None)
-                for k in range(block):
-                    params, state, _ = step(params, state, (images[k], labels[k]))
-                done += block
-            cases, truths = examples.validation
-            wrong = jnp.mean(jnp.argmax(problem.model(params, cases), -1) != truths)
-            top, mean = largest_and_mean(problem.model, params, inputs)
-            print(
-                f"| {method.label} | {stop} | {wrong:.1%} | {top:.3g} | {mean:.2g} | {3 / top:.2g} |",
-                flush=True,
-            )
+        trainer = Trainer(problem, method, chosen)
+        for event in trainer.run(seed, Plain(examples), Until(updates, looks, evaluates_start=True)):
+            if event.errors is not None:
+                wrong = event.errors["valid_misclassified"]
+                top, mean = largest_and_mean(problem.model, event.trained[0], inputs)
+                numbers = f"{wrong:.1%} | {top:.3g} | {mean:.2g} | {3 / top:.2g}"
+                print(f"| {method.label} | {event.position.iteration} | {numbers} |", flush=True)
 
 
 if __name__ == "__main__":

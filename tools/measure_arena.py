@@ -33,7 +33,7 @@ from natgrad_paper.training import cache
 from natgrad_paper.training.problem import Method
 from natgrad_paper.training.settings import stated
 from natgrad_paper.training.source import Placed
-from natgrad_paper.training.tune import FIRST_SEED, pilot
+from natgrad_paper.training.tune import FIRST_SEED, around, pilot
 
 STEP = 3.0
 """Between two rates."""
@@ -93,21 +93,16 @@ def chosen(bench: Bench, method: Method, usual: float) -> tuple[Tuned, float]:
     """
     trials: dict[Tuned, Trial] = {}
 
-    def attempt(rate: float, steps: int | None = None) -> None:
+    def attempt(rate: float, steps: int | None = None) -> float:
         constants = Tuned(rate=float(f"{rate:.2g}"), steps=steps)
         if constants not in trials:
             trials[constants] = bench.trial(method, constants, FIRST_SEED)
+        return _rank(trials[constants])
 
     def best() -> Tuned:
         return min(trials, key=lambda each: _rank(trials[each]))
 
-    for rate in (usual / STEP, usual, usual * STEP):
-        attempt(rate)
-    for _ in range(EXTENSIONS):
-        rates, found = sorted(each.rate or 0.0 for each in trials), best().rate or usual
-        if found not in (rates[0], rates[-1]):
-            break
-        attempt(found / STEP if found == rates[0] else found * STEP)
+    around(usual, STEP, EXTENSIONS, attempt)
     constant, steps = best().rate or usual, trials[best()].iterations
     for rate in (constant, constant * STEP):
         attempt(rate, steps)

@@ -102,6 +102,25 @@ def pilot(
     return errors, event.position.iteration
 
 
+def around(usual: float, step: float, most: int, tried: Callable[[float], float]) -> dict[float, float]:
+    """Return rates and their errors: three, a factor apart, and at most so many more while the best is at the edge.
+
+    Args:
+        usual: The rate in the middle of the first three.
+        step: The factor between two rates.
+        most: The largest number of further rates.
+        tried: From a rate to the error with it.
+    """
+    found = {rate: tried(rate) for rate in (usual / step, usual, usual * step)}
+    for _ in range(most):
+        best, rates = min(found, key=lambda rate: found[rate]), sorted(found)
+        if best not in (rates[0], rates[-1]):
+            break
+        further = best / step if best == rates[0] else best * step
+        found[further] = tried(further)
+    return found
+
+
 def write(path: Path, trials: Sequence[Trial]) -> None:
     """Write the trials as CSV, in the order they were run."""
     with path.open("w", encoding="utf-8", newline="") as stream:

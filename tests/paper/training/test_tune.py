@@ -66,3 +66,17 @@ def test_own_validation_cases_are_used(tmp_path):
     (found,) = tune.tune(own, SGD, trials(("sgd.rate=1e-9",)), 100, "squared_error", lambda *_: None)
     assert found.validation > 1e5
     assert found.training < 1e3
+
+
+@pytest.mark.parametrize(
+    ("best", "tried"),
+    [(1.0, [0.5, 1, 2]), (8.0, [0.5, 1, 2, 4, 8, 16]), (0.1, [0.0625, 0.125, 0.25, 0.5, 1, 2])],
+)
+def test_rates_go_on_while_the_best_is_at_the_edge(best, tried):
+    found = tune.around(1.0, 2.0, 4, lambda rate: abs(np.log(rate / best)))
+    assert sorted(found) == tried
+    assert found == {rate: abs(np.log(rate / best)) for rate in found}
+
+
+def test_no_more_rates_than_allowed():
+    assert sorted(tune.around(1.0, 2.0, 2, lambda rate: rate)) == [0.125, 0.25, 0.5, 1, 2]
