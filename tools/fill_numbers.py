@@ -21,6 +21,7 @@ from natgrad_paper import figures
 from natgrad_paper.report import claims, curves
 from natgrad_paper.report.load import Runs, read
 from natgrad_paper.report.parts import Cell, Picture, Table
+from natgrad_paper.report.provenance import listed
 from natgrad_paper.report.views import CLOCK, SQUARED_ERROR, TEST_SQUARED_ERROR, Measure, Panel
 from natgrad_paper.training.log import RunLog, Status
 
@@ -152,7 +153,7 @@ def decided(folder: str, others: str = "") -> str:
         if len(folders) == 1:
             cells.append("<br>".join(finding.words for finding in same[0].findings))
         rows.append([f"{claim.key}. {claim.words}", *cells])
-    lines = [f"{verdict.capitalize()}: {_list(keys)}." for verdict, keys in rest.items() if keys]
+    lines = [f"{verdict.capitalize()}: {listed(keys)}." for verdict, keys in rest.items() if keys]
     head = ["verdict", "found"] if len(folders) == 1 else folders
     return "\n\n".join([_table(["claim", *head], rows), *([" ".join(lines)] if lines else [])])
 
@@ -171,6 +172,7 @@ def cost(folder: str, others: str = "") -> str:
     return _table(["run", "seeds", "trainings", "minutes in all"], rows)
 
 
+@cache
 def part(folder: str, section: str) -> str:
     """The first table of a section of the experiment's page, which its address names."""
     found = runs(folder)
@@ -286,11 +288,6 @@ def _seed_by_seed(values: Sequence[float | None], form: str = "") -> str:
 
 def _short(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.2g}"
-
-
-def _list(words: Sequence[str]) -> str:
-    """Return words as a sentence names them: a, b and c."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _to(errors: list[float]) -> list[str]:

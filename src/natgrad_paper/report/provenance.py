@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from natgrad_paper.report.load import Runs, flat
@@ -15,8 +15,12 @@ def cases(data: Mapping[str, Any]) -> str:
     shapes = {part: shape for part, shape in data.items() if isinstance(shape, list) and shape and shape[0]}
     known = [f"{shape[0]} {PARTS[part]}" for part, shape in shapes.items() if part in PARTS]
     others = [f"{shape[0]} {part}" for part, shape in shapes.items() if part not in PARTS]
-    listed = " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
-    return ", ".join(([f"{listed} cases"] if known else []) + others)
+    return ", ".join(([f"{listed(known)} cases"] if known else []) + others)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a list in a sentence: a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def presets(runs: Runs) -> str:

@@ -59,19 +59,19 @@ def draw_contest(axes: Axes, contest: Contest, compiling: bool = False) -> None:
     axes.set_xscale("log")
     axes.set_yscale(contest.measure.scale.name)
     panel = Panel(contest.measure, TOTAL if compiling else CLOCK)
-    values: list[float] = []
-    starts: list[float] = []
     for name in contest.logs:
         logs = contest.with_compiling(name) if compiling else contest.logs[name]
         found = line(logs, panel)
         if found is not None:
             dashes = "dashed" if name in TUNED else "solid"
             draw_line(axes, found, contest.runs.color(name), dashes, lw=1.3, gid=f"{panel.axis}-{name}")
-        for log in logs:
-            errors = [error for each in log.evaluations if (error := contest.measure.of(each)) is not None]
-            values, starts = values + errors, starts + errors[:1]
-    if starts:
-        cut(axes, min(values), max(starts))
+    tracks = [
+        [error for each in log.evaluations if (error := contest.measure.of(each)) is not None]
+        for own in contest.logs.values()
+        for log in own
+    ]
+    if tracks := list(filter(None, tracks)):
+        cut(axes, min(map(min, tracks)), max(track[0] for track in tracks))
     if contest.target is not None:
         axes.axhline(contest.target, color=SOFT, lw=0.8)
     axes.set_xlabel("seconds, with compiling" if compiling else "seconds of training")
