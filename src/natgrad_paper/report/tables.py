@@ -17,6 +17,8 @@ from natgrad_paper.training.log import RunLog, Status
 CLOCKS = {"training_seconds": "training, s", "cpu_seconds": "processor, s", "evaluation_seconds": "evaluating, s",
           "compile_seconds": "compiling, s"}  # fmt: skip
 SECONDS = Measure(CLOCK, "seconds", "training time (s)")
+DIVERGED = 1e9
+"""Larger numbers have no place in a table as they are."""
 TARGETS = 4
 
 
@@ -97,7 +99,9 @@ def spread(
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number with three digits, or as a whole one."""
+    """Return a number with three digits, or as a whole one; what has diverged keeps its power of ten."""
+    if abs(value) >= DIVERGED:
+        return f"{value:.2e}"
     whole = not digits or abs(value) >= 999.5
     return f"{value:,.0f}".replace(",", " ") if whole else f"{value:#.{digits}g}".rstrip(".")
 

@@ -44,7 +44,8 @@ def test_what_was_not_measured_is_no_number():
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [(0.012345, "0.0123"), (3.0, "3.00"), (123.4, "123"), (12345.6, "12 346")]
+    ("value", "words"),
+    [(0.012345, "0.0123"), (3.0, "3.00"), (123.4, "123"), (12345.6, "12 346"), (-2.34e12, "-2.34e+12")],
 )
 def test_numbers_have_three_digits(value, words):
     assert tables.number(value) == words
