@@ -163,15 +163,18 @@ class Run:
                     if training.outputs is None or record["record"] != "step":
                         log.write(record)
                 shown(event)
+                asked = (
+                    self.signals.asked
+                )  # Read once: a signal after this waits for the next event's checkpoint.
                 done = event.status in (Status.FINISHED, Status.EARLY)
-                due = event.status or self.signals.asked or time.monotonic() - saved > self.checkpoint_seconds
+                due = event.status or asked or time.monotonic() - saved > self.checkpoint_seconds
                 if due and new and not done:
                     checkpoints.save(Checkpoint(event.position, log.mark, event.trained))
                     saved = time.monotonic()
                 if event.status:
                     self._end(training, event, log)
-                elif self.signals.asked:
-                    raise Stopped(self.signals.asked, self.directory)
+                elif asked:
+                    raise Stopped(asked, self.directory)
                 yield event
         if done:
             checkpoints.discard()

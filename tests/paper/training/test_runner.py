@@ -141,6 +141,27 @@ def test_stopped_after_every_call_and_resumed_each_time_is_undisturbed(undisturb
     assert [record["iteration"] for record in resumed] == places
 
 
+class Late:
+    """Signals of which the first comes between two looks at it."""
+
+    def __init__(self, looks):
+        self._looks = looks
+
+    @property
+    def asked(self):
+        self._looks -= 1
+        return signal.SIGTERM if self._looks < 0 else None
+
+
+@pytest.mark.parametrize("looks", range(1, 7))
+def test_no_moment_for_a_signal_leaves_a_run_without_its_checkpoint(undisturbed, tmp_path, looks):
+    with pytest.raises(Stopped):
+        list(run(tmp_path, [SGD], signals=Late(looks)).events(Training(SGD, 0)))
+    assert len(list(tmp_path.glob("checkpoints/sgd.0/*.npz"))) == 1
+    drive(run(tmp_path, [SGD], resume=True), in_turn)
+    assert contents(tmp_path)["sgd.0.jsonl"] == contents(undisturbed)["sgd.0.jsonl"]
+
+
 def test_two_checkpoints_and_the_older_one_if_the_newer_is_damaged(undisturbed, tmp_path):
     with pytest.raises(Stopped):
         drive(run(tmp_path, [NGD], display=Notes("NGD, seed 0", 9, stop), checkpoint_seconds=0), in_turn)
