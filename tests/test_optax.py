@@ -279,6 +279,14 @@ STEPS = {
     "kncg": lambda **k: ng.kncg(MODEL, LIKELIHOOD, average=None, **k),
     "kncg, Jacobi": lambda **k: ng.kncg(MODEL, LIKELIHOOD, preconditioner=ng.Jacobi(), average=None, **k),
     "rate": lambda **k: ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, learning_rate=0.5, **k),
+    "spring": lambda **k: ng.Optimizer(
+        MODEL,
+        LIKELIHOOD,
+        ng.directions.Spring(0.5),
+        ng.FixedRate(0.3),
+        damping=ng.LevenbergMarquardt(0.1),
+        **k,
+    ),
     "radius": lambda **k: ng.natural_gradient(MODEL, LIKELIHOOD, solver=SOLVER, search=ng.KLRadius(0.1), **k),
 }
 
@@ -306,6 +314,8 @@ def test_the_recipe_to_try_first_in_a_chain():
 
 
 def test_a_search_that_probes_the_loss_is_refused():
+    with pytest.raises(TypeError, match="average=None"):
+        ng.optax.from_optimizer(ng.kncg(MODEL, LIKELIHOOD))
     for search in (ng.LineSearch(), ng.Cobyla()):
         with pytest.raises(ValueError, match=f"{type(search).__name__} probes the loss.*opt.step"):
             ng.optax.from_optimizer(ng.natural_gradient(MODEL, LIKELIHOOD, search=search))

@@ -218,6 +218,49 @@ def test_loss_never_rises_over_thousands_of_searched_steps():
     assert (after[:, -1] < before[:, 0]).all()
 
 
+def test_a_line_search_has_its_limit_where_a_term_only_damps_too():
+    """The model's minimum lies at 1 / 4, with the term counted; twice the KL leaves it out."""
+
+    class Damped:
+        damps = True
+
+        def divergence(self, v):
+            return jnp.asarray(1.0)
+
+        def quadratic(self, v):
+            return jnp.asarray(4.0)
+
+    class Plain(Damped):
+        damps = False
+
+        def divergence(self, v):
+            return self.quadratic(v)
+
+    here, free = ([*local(0.0, metric=metric)] for metric in (Damped(), None))
+    found, plain, far = (
+        ng.LineSearch(initial=1e-3)(*each, lambda z: -z[0])
+        for each in (here, local(0.0, metric=Plain()), free)
+    )
+    np.testing.assert_array_equal(found.z, plain.z)
+    assert found.z < far.z
+    np.testing.assert_allclose(found.curvature, found.z[0] ** 2)
+
+
+def test_the_quadratic_model_scales_its_damping_and_not_the_penalty():
+    """Q = 4 + λ · 6² + l2 · 2² for a row of 2 that a scale of 3 damps."""
+
+    class Unit:
+        damps = False
+
+        def gram(self, rows):
+            return jnp.full((1, 1), 4.0)
+
+    here = Here(None, None, None, None, damping=jnp.asarray(2.0), shift=jnp.asarray(5.0), metric=Unit())
+    proposal = Proposal(({"w": jnp.array([2.0])},), jnp.array([-1.0]), scale={"w": jnp.array([3.0])})
+    found = ng.QuadraticModel()(here, proposal, None)
+    np.testing.assert_allclose(found.z, 1 / (4 + 2 * 36 + 3 * 4), rtol=1e-6)
+
+
 @pytest.mark.parametrize("scale", [1.0, 100.0])
 def test_cobyla_minds_a_wall_and_finds_the_minimum_before_it(scale):
     """Beyond z₀ = 1.2 the loss is not a number, and COBYLA's first radius leads there."""

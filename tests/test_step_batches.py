@@ -299,6 +299,16 @@ def test_max_norm_shortens_long_steps(search):
     np.testing.assert_allclose(flat(short) - FLAT, (flat(params) - FLAT) / 3, rtol=1e-6, atol=1e-12)
 
 
+def test_rho_is_that_of_the_step_that_max_norm_left():
+    """On a quadratic the model is exact, however short the step."""
+    x, t = jax.random.normal(jax.random.key(0), (20, 3)), jnp.ones((20, 1))
+    opt = ng.gauss_newton(lambda p, x: x @ p, ng.Gaussian(), max_norm=1e-3)
+    params = jnp.zeros((3, 1))
+    moved, _, info = opt.step(params, opt.init(params), (x, t))
+    np.testing.assert_allclose(jnp.linalg.norm(moved), 1e-3, rtol=1e-6)
+    np.testing.assert_allclose(info.rho, 1.0, rtol=1e-6)
+
+
 def test_max_norm_leaves_short_steps():
     gradient_step, bounded = (ng.sgd(mlp, ng.Bernoulli(), max_norm=bound) for bound in (None, 1e3))
     params = [opt.step(PARAMS, opt.init(PARAMS), (X, T))[0] for opt in (gradient_step, bounded)]
@@ -451,9 +461,10 @@ def test_a_probe_is_the_next_examples_of_the_batch_for_metric_and_ratio(microbat
     probing = ng.kncg(mlp, ng.Bernoulli(), probe=3, **common)
     plain = ng.kncg(mlp, ng.Bernoulli(), probe=None, **common)
     one, other = (PARAMS, probing.init(PARAMS)), (PARAMS, plain.init(PARAMS))
-    windows = len(X) // 3
-    for number in range(windows + 1):
-        part = slice(3 * (number % windows), 3 * (number % windows) + 3)
+    assert len(X) % 3
+    starts = [*range(0, len(X) - 3, 3), len(X) - 3, 0]  # The last window ends with the batch.
+    for start in starts:
+        part = slice(start, start + 3)
         *one, info = probing.step(*one, (X, T))
         *other, wanted = plain.step(*other, (X, T), metric_inputs=X[part], ratio_batch=(X[part], T[part]))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), one[0], other[0])

@@ -362,6 +362,19 @@ def calibrated(
     return jax.lax.while_loop(unfinished, attempt, (Calibration.start(state.damping), nothing))[1]
 
 
+def calibrated_on_host(
+    rule: Damping, step: Callable[[Any], tuple[Any, Any, Any]], state: Any
+) -> tuple[Any, Any, Any]:
+    """Return what `calibrated` returns, for a step that cannot be compiled."""
+    looking = not state.record.sure
+    search = Calibration.start(state.damping)
+    while True:
+        found = step(state._replace(damping=search.damping))
+        search = search.judge(found[2].rho, found[2].answer, rule.bounds)
+        if not looking or search.done:
+            return found
+
+
 def ratio(actual: Array, predicted: Array, resolution: Array | float = 0.0) -> Array:
     """Return ρ = actual / predicted: positive if the loss fell, NaN if the promise is 0 but the change is not.
 

@@ -129,9 +129,12 @@ def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
 
 
 def window(batch: Tree, count: int, steps: Array) -> Tree:
-    """Return `count` neighbors of a batch: every step takes the next ones, and after the last the first ones again."""
+    """Return `count` neighbors of a batch: every step takes the next ones, and after the last the first ones again.
+
+    If `count` does not divide the batch, the last window begins earlier, and shares examples with the one before.
+    """
     length = jax.tree.leaves(batch)[0].shape[0]
-    start = (steps % (length // count)) * count
+    start = (steps % -(-length // count)) * count
     return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, count), batch)
 
 

@@ -19,8 +19,9 @@ import optax
 from jax import Array
 
 from natgrad import frozen, recipes, tree, validate
+from natgrad.averaging import Averaged
 from natgrad.damping import Constant, Damping, calibrated
-from natgrad.directions import Conjugate, Krylov, Natural, SolverInfo, WithLastStep
+from natgrad.directions import SolverInfo
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Metric
 from natgrad.optimizer import Optimizer, commit, moved, propose
@@ -126,9 +127,14 @@ def scale_by_natural_gradient(
 def from_optimizer(opt: Optimizer, seed: int = 0) -> optax.GradientTransformationExtraArgs:
     """Return an optimizer's own steps as a transformation. The updates are the steps d, to be added unchanged.
 
-    It takes any optimizer whose search does not probe the loss: `ng.kncg`, `ng.natural_gradient` with a rate or
-    `KLRadius`. The extra arguments of `update` are those of `scale_by_natural_gradient`. Put it last in a chain.
+    It takes any optimizer whose search does not probe the loss: `ng.natural_gradient` with a rate or `KLRadius`,
+    `ng.kncg(average=None)`. The extra arguments of `update` are those of `scale_by_natural_gradient`. Put it last in
+    a chain.
     """
+    if isinstance(opt, Averaged):
+        raise TypeError(
+            "optax has no place for averaged parameters: give average=None, or take ng.optax.kncg."
+        )
     if opt.search.measures or opt.search.on_host:
         raise ValueError(
             f"{type(opt.search).__name__} probes the loss, which optax does not hand over: take opt.step itself."
@@ -396,11 +402,6 @@ def _nothing_yet(opt: Optimizer, theta: Tree, damping: Array) -> Info:
     """Return an `Info` before the first update: the same arrays, nothing measured."""
     nan = jnp.full((), jnp.nan, tree.dtype(theta))
     none = jnp.zeros((), jnp.int32)
-    direction = opt.direction
-    inner = direction.inner if isinstance(direction, (WithLastStep, Conjugate)) else direction
-    rows = 1 + isinstance(direction, WithLastStep)
-    if isinstance(direction, Krylov):
-        rows = direction.size + direction.last_step
     return Info(
         loss=nan,
         ratio_loss=nan,
@@ -412,10 +413,10 @@ def _nothing_yet(opt: Optimizer, theta: Tree, damping: Array) -> Info:
         answer=none,
         accepted=jnp.array(False),
         outcome=jnp.asarray(Outcome.ACCEPTED, jnp.int32),
-        step_size=jnp.full(rows, jnp.nan, nan.dtype),
+        step_size=jnp.full(opt.direction.width, jnp.nan, nan.dtype),
         grad_norm=nan,
         step_norm=nan,
         kl=nan,
-        solver=SolverInfo(none, nan, none) if isinstance(inner, Natural) else None,
+        solver=SolverInfo(none, nan, none) if opt.direction.solves else None,
         context=None,
     )

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import frozen, judge, tree, validate
-from natgrad.damping import Constant, Damping, calibrated
+from natgrad.damping import Constant, Damping, calibrated, calibrated_on_host
 from natgrad.directions import Direction, Proposal
 from natgrad.examples import window
 from natgrad.here import Here, LastStep
@@ -81,7 +81,7 @@ class Optimizer(Part):
         validate.optimizer(self)
         for name in ("trainable", "decayed"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, frozen.predicate(getattr(self, name)))
+                object.__setattr__(self, name, frozen.predicate(name, getattr(self, name)))
 
     @property
     def problem(self) -> Problem:
@@ -187,9 +187,13 @@ class Optimizer(Part):
 
     def _step_on_host(self, params: Tree, state: State, data: Data) -> tuple[Tree, State, Info]:
         validate.not_traced(self.search, (params, state, data))
-        here, proposal, _ = propose(self, params, state, data, self.packs(params))
-        found = self.search(here, proposal, partial(_probe, self, here, proposal.rows))
-        return commit(self, here, proposal, found, state)
+
+        def once(state: State) -> tuple[Tree, State, Info]:
+            here, proposal, _ = propose(self, params, state, data, self.packs(params))
+            found = self.search(here, proposal, partial(_probe, self, here, proposal.rows))
+            return commit(self, here, proposal, found, state)
+
+        return calibrated_on_host(self.damping, once, state) if self.damping.calibrates else once(state)
 
 
 @partial(jax.jit, static_argnums=4)

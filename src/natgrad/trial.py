@@ -44,7 +44,8 @@ def tried(opt: Any, here: Here, proposal: Proposal, found: Found) -> Trial:
     slope = tree.vdot(here.gradient, step) if z is None else jnp.sum(z * proposal.slopes)
     step_norm = tree.norm(step)
     curvature = jnp.full_like(slope, jnp.nan)
-    if found.curvature is not None and opt.max_norm is None and z is not None:
+    as_found = opt.max_norm is None and z is not None
+    if found.curvature is not None and as_found:
         curvature = found.curvature
     elif here.metric is not None:
         curvature = here.metric.divergence(step)
@@ -52,7 +53,8 @@ def tried(opt: Any, here: Here, proposal: Proposal, found: Found) -> Trial:
     start, change, gap = _measured(opt, here, moved, step, slope, found)
     bend = jnp.zeros_like(slope) if here.metric is None else curvature
     bend = bend if opt.l2 is None else bend + tree.vdot(step, pull(opt, step))
-    predicted = opt.damping.predict(slope, bend) if found.predicted is None else found.predicted
+    promised = found.predicted if as_found else None
+    predicted = opt.damping.predict(slope, bend) if promised is None else promised
     return Trial(
         moved=moved,
         step=step,

@@ -41,6 +41,16 @@ def test_the_first_step_is_trusted_and_not_idle(scale):
     assert state.record.sure == info.damping
 
 
+def test_a_search_on_the_host_is_calibrated_too():
+    damping, params = ng.LevenbergMarquardt("calibrate"), start(3.0)
+    opt = ng.natural_conjugate_gradient(net, ng.Gaussian(0.01), search=ng.Cobyla(), damping=damping)
+    params, state, info = opt.step(params, opt.init(params), (X, T))
+    assert 0.75 <= float(info.rho) <= 0.95
+    assert info.damping != 1
+    _, _, later = opt.step(params, state, (X, T))
+    assert later.damping == state.damping
+
+
 def test_later_steps_are_not_calibrated():
     opt = ng.natural_gradient(net, ng.Gaussian(), damping=ng.LevenbergMarquardt("calibrate"))
     plain = ng.natural_gradient(net, ng.Gaussian(), damping=ng.LevenbergMarquardt(1.0))

@@ -66,6 +66,10 @@ class Direction(Part):
     needs_metric: bool = True
     needs_last_step: bool = False
     """Whether it reads `here.last`."""
+    solves: bool = False
+    """Whether its proposals say how a linear solve went."""
+    width: int = 1
+    """The number of rows."""
 
     def init(self, theta: Tree) -> Tree:
         """Return the memory before the first step."""

@@ -30,6 +30,16 @@ class WithLastStep(Direction):
         """Whether the inner direction does."""
         return self.inner.needs_metric
 
+    @property
+    def solves(self) -> bool:  # type: ignore[override]
+        """Whether the inner direction does."""
+        return self.inner.solves
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """The inner rows, and one more."""
+        return self.inner.width + 1
+
     def init(self, theta: Tree) -> Tree:
         """Return the inner direction's memory."""
         return self.inner.init(theta)
@@ -85,6 +95,11 @@ class Conjugate(Direction):
     def needs_metric(self) -> bool:  # type: ignore[override]
         """Whether the inner direction does."""
         return self.inner.needs_metric
+
+    @property
+    def solves(self) -> bool:  # type: ignore[override]
+        """Whether the inner direction does."""
+        return self.inner.solves
 
     def init(self, theta: Tree) -> ConjugateMemory:
         """Return no direction."""

@@ -75,6 +75,11 @@ class Fan(Direction):
             "Fan needs at least two values of λ and one Krylov vector.",
         )
 
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """One row per λ."""
+        return self.count
+
     def propose(self, here: Here, memory: Tree) -> Proposal:
         """Return the rows, the smallest λ first."""
         found = self.spectrum(here)

@@ -37,6 +37,11 @@ class Krylov(Direction):
         """Whether the last step is in the span."""
         return self.last_step
 
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """The size, and one for the last step."""
+        return self.size + self.last_step
+
     def init(self, theta: Tree) -> Tree:
         """Return the preconditioner's memory."""
         return self.preconditioner.init(theta)
@@ -52,7 +57,7 @@ class Krylov(Direction):
         metric = here.metric
         assert metric is not None
         apply = inverse if callable(inverse) else (lambda v: v)
-        count = self.size + self.last_step
+        count = self.width
 
         def extend(i: Array, carry: tuple[Stack, Array, Tree]) -> tuple[Stack, Array, Tree]:
             vectors, products, candidate = carry

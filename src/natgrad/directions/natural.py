@@ -13,6 +13,7 @@ from natgrad.directions.base import Descent, Direction, Proposal, SolverInfo
 from natgrad.here import Here
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.solve import CG, Solution, TruncatedCG
+from natgrad.solve.truncated import snapshot_iterations
 from natgrad.tree import Stack, Tree
 
 
@@ -33,6 +34,8 @@ class Natural(Descent):
     preconditioner: Preconditioner = Identity()
     warm_start: float | Callable[[Any], Any] | None = None
     """Start the solver from this fraction (or schedule of it) of the last solution; None starts from 0."""
+
+    solves = True
 
     def init(self, theta: Tree) -> SolveMemory:
         """Return a zero start."""
@@ -91,6 +94,13 @@ class TruncatedNewton(Direction):
     """The iterates CG passed on its way to −(F + λI)⁻¹ g, the last one first: Hessian-Free's choice for `Backtrack`."""
 
     inner: Natural = Natural(TruncatedCG())
+
+    solves = True
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """The number of iterates that CG stores."""
+        return len(snapshot_iterations(self.inner.solver.maxiter)) + 1
 
     def init(self, theta: Tree) -> SolveMemory:
         """Return the solver's memory."""

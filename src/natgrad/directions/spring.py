@@ -40,6 +40,11 @@ class Spring(Direction):
         """Whether the inner direction does."""
         return self.inner.needs_metric
 
+    @property
+    def solves(self) -> bool:  # type: ignore[override]
+        """Whether the inner direction does."""
+        return self.inner.solves
+
     def init(self, theta: Tree) -> SpringMemory:
         """Return no direction."""
         return SpringMemory(self.inner.init(theta), tree.zeros_like(theta))

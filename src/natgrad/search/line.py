@@ -55,11 +55,12 @@ class LineSearch(Search):
 
     def _limit(self, here: Here, proposal: Proposal) -> tuple[Any, Array | None]:
         """Return the longest length and dᵀFd of the row; without a metric there is no model, and no limit."""
-        if here.metric is None or here.metric.damps:
+        if here.metric is None:
             return jnp.inf, None
         row = tree.first(proposal.rows)
         curvature = here.metric.divergence(row)
-        bend = curvature + here.shift * tree.vdot(row, row)
+        bend = here.metric.quadratic(row) if here.metric.damps else curvature
+        bend = bend + here.shift * tree.vdot(row, row)
         own = jnp.where(bend > 0, -proposal.slopes[0] / jnp.where(bend > 0, bend, 1), jnp.inf)
         return self.longest * jnp.maximum(own, self.initial), curvature
 
