@@ -124,5 +124,5 @@ def test_decay_keeps_half_precision():
 def test_bad_decays_are_named():
     with pytest.raises(ValueError, match=r"weight_decay=1.5: give a part of the weights"):
         natural(MODEL, weight_decay=1.5)
-    with pytest.raises(TypeError, match="trainable must be a function"):
+    with pytest.raises(TypeError, match="decayed must be a function"):
         natural(MODEL, weight_decay=0.1, decayed=[1.0])

@@ -4,11 +4,9 @@ Functions act on a whole batch and are separable over it, so the Hessian of thei
 forward-over-reverse pass gives every example's product at once.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import jax
@@ -16,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from natgrad import tree
 from natgrad.likelihood import AtOutputs, Likelihood
-from natgrad.tree import Tree, dtype
+from natgrad.tree import Tree
 
 
 def hessian_at_outputs(loss: Callable[[Tree], Array], outputs: Tree, u: Tree) -> Tree:
@@ -25,38 +24,30 @@ def hessian_at_outputs(loss: Callable[[Tree], Array], outputs: Tree, u: Tree) ->
     return jax.jvp(jax.grad(lambda r: jnp.sum(loss(r))), (outputs,), (u,))[1]
 
 
-@dataclass(frozen=True)
-class DenseRoot:
-    """A square root of each example's M for o outputs, from o products with M and an o × o eigendecomposition."""
-
-    roots: Array
-    outputs: Tree
-
-    @classmethod
-    def of(cls, product: Callable[[Tree], Tree], outputs: Tree) -> "DenseRoot":
-        """Return V √s for M = V diag(s) Vᵀ."""
-        flat = _flatten(outputs)
-        basis = jnp.eye(flat.shape[1], dtype=flat.dtype)
-        columns = jax.vmap(lambda e: _flatten(product(_unflatten(jnp.broadcast_to(e, flat.shape), outputs))))
-        values, vectors = jnp.linalg.eigh(jnp.moveaxis(columns(basis), 0, -1), symmetrize_input=True)
-        return cls(vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :], outputs)
-
-    def factor(self, e: Array) -> Tree:
-        """Return C e."""
-        return _unflatten(_einsum("nij,nj->ni", self.roots, e), self.outputs)
-
-    def factor_transpose(self, u: Tree) -> Array:
-        """Return Cᵀ u."""
-        return _einsum("nij,ni->nj", self.roots, _flatten(u))
-
-
 def densely_rooted(product: Callable[[Tree], Tree], outputs: Tree) -> AtOutputs:
-    """Return M with its dense square root, which is computed only where it is used."""
+    """Return M with a square root V √s of each example's M = V diag(s) Vᵀ, which is computed only where it is used.
 
-    def root() -> DenseRoot:
-        return DenseRoot.of(product, outputs)
+    For o outputs this takes o products with M and an o × o eigendecomposition.
+    """
+    one = jax.tree.map(lambda leaf: leaf[0], outputs)
 
-    return AtOutputs(product, lambda e: root().factor(e), lambda u: root().factor_transpose(u))
+    def root() -> Array:
+        flat = tree.ravel(outputs, lead=1)
+
+        def column(e: Array) -> Array:
+            return tree.ravel(product(tree.unravel(jnp.broadcast_to(e, flat.shape), one)), lead=1)
+
+        columns = jax.vmap(column)(jnp.eye(flat.shape[1], dtype=flat.dtype))
+        values, vectors = jnp.linalg.eigh(jnp.moveaxis(columns, 0, -1), symmetrize_input=True)
+        return vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
+
+    def factor(e: Array) -> Tree:
+        return tree.unravel(_einsum("nij,nj->ni", root(), e), one)
+
+    def factor_transpose(u: Tree) -> Array:
+        return _einsum("nij,ni->nj", root(), tree.ravel(u, lead=1))
+
+    return AtOutputs(product, factor, factor_transpose)
 
 
 @dataclass(frozen=True)
@@ -185,7 +176,7 @@ class LogProb(Likelihood):
     def _support(self, outputs: Tree) -> Array:
         """Return all targets; real-valued ones in the precision of the outputs."""
         values = jnp.asarray(self.support)
-        return values.astype(dtype(outputs)) if jnp.issubdtype(values.dtype, jnp.floating) else values
+        return values.astype(tree.dtype(outputs)) if jnp.issubdtype(values.dtype, jnp.floating) else values
 
     def _scores(self, outputs: Tree) -> Tree:
         """Return √p(t) ∇ᵣ log p(t) for every t of the support: the columns of C."""
@@ -244,16 +235,3 @@ def _nested_tuple(values: Any) -> Any:
 
 def _flat(x: Array, lead: int) -> Array:
     return x.reshape(*x.shape[:lead], -1)
-
-
-def _flatten(tree: Tree) -> Array:
-    return jnp.concatenate([_flat(leaf, 1) for leaf in jax.tree.leaves(tree)], axis=1)
-
-
-def _unflatten(flat: Array, like: Tree) -> Tree:
-    leaves, structure = jax.tree.flatten(like)
-    sizes = [math.prod(leaf.shape[1:]) for leaf in leaves]
-    pieces = [flat[:, end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-    return jax.tree.unflatten(
-        structure, [p.reshape(leaf.shape) for p, leaf in zip(pieces, leaves, strict=True)]
-    )

@@ -86,7 +86,7 @@ def prepare(
     try:
         rest = None
         if trainable is not None:
-            params, rest = frozen.split(frozen.predicate(trainable), params)
+            params, rest = frozen.split(frozen.predicate("trainable", trainable), params)
         validate.parameters(params)
     except (TypeError, ValueError) as error:
         raise Stop(Finding("parameters", str(error), "Give params that hold floating arrays only.")) from None

@@ -25,14 +25,14 @@ class Mask:
         return any(path[:depth] in self.chosen for depth in range(len(path) + 1))
 
 
-def predicate(trainable: Any) -> Predicate:
+def predicate(name: str, chosen: Any) -> Predicate:
     """Return a hashable rule: a function stays as it is; a tree of booleans, or a prefix of one, becomes a `Mask`."""
-    if callable(trainable):
-        return trainable
-    marks = jax.tree_util.tree_leaves_with_path(trainable)
+    if callable(chosen):
+        return chosen
+    marks = jax.tree_util.tree_leaves_with_path(chosen)
     if not marks or any(not isinstance(mark, bool) for _, mark in marks):
         raise TypeError(
-            "trainable must be a function (path, leaf) -> bool, or a tree of True and False shaped like params."
+            f"{name} must be a function (path, leaf) -> bool, or a tree of True and False shaped like params."
         )
     return Mask(frozenset(tuple(path) for path, mark in marks if mark))
 

@@ -61,7 +61,7 @@ class Here:
     damping: Any = None
     """λ."""
     shift: Any = None
-    """λ + l2, what the solver adds to the metric's diagonal."""
+    """What the solver adds to the metric's diagonal: λ, and l2 if it is on all parameters."""
     steps: Any = None
     """The number of the step, for schedules."""
     penalty: Tree = None

@@ -1,7 +1,7 @@
 """The vector space of pytrees: what a solver needs to know about parameters.
 
-A vector is any pytree of floating arrays of one structure. Nothing here ravels: leaves keep their
-shapes, dtypes and shardings. Every product of matrices asks for full precision: accelerators use less by default.
+A vector is any pytree of floating arrays of one structure. Only `ravel` makes one array of it: otherwise leaves keep
+their shapes, dtypes and shardings. Every product of matrices asks for full precision: accelerators use less by default.
 """
 
 from collections.abc import Callable
