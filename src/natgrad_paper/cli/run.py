@@ -84,7 +84,7 @@ def run(
         from natgrad_paper import figures
         from natgrad_paper.cli import progress
         from natgrad_paper.cli.report import show
-        from natgrad_paper.training import cache, request
+        from natgrad_paper.training import cache, log, request
         from natgrad_paper.training.directory import Claimed, clear, prepare_directory
         from natgrad_paper.training.runner import Run, judged
         from natgrad_paper.training.settings import build
@@ -119,6 +119,9 @@ def run(
             )
         file = data or (Path(asked.data) if asked.data else None)
         problem = chosen.prepare(used, file)
+        if resume:
+            log.same_data(directory, problem.data["sha256"])
+            asked = asked.model_copy(update={"data": str(file or "")})
         if file is not None:
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
         competitors = tuple(by_name[name] for name in asked.methods)

@@ -18,6 +18,7 @@ from natgrad_paper.training.log import RunLog
 SEEDS, CONFIDENCE = 3, 0.95
 """An ordering needs at least this many seeds, and is judged by Student's interval of this confidence."""
 INTERVAL = f"Student’s {CONFIDENCE:.0%} interval"
+UNTIMED = "no runs by the clock"
 
 
 class Verdict(StrEnum):
@@ -152,7 +153,7 @@ class Below:
             return missing
         panels = [panel for panel in self.panels if runs.timed or panel.axis != CLOCK]
         return [self._along(panel, runs) for panel in panels] or [
-            Finding(f"{self.lower} and {self.upper}: no runs by the clock", Verdict.ABSENT)
+            Finding(f"{self.lower} and {self.upper}: {UNTIMED}", Verdict.ABSENT)
         ]
 
     def _along(self, panel: Panel, runs: Runs) -> Finding:

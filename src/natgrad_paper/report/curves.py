@@ -95,10 +95,15 @@ def errors_at(logs: Iterable[RunLog], panel: Panel, where: float) -> list[float]
 
 
 def compiling(logs: Iterable[RunLog]) -> float:
-    """Return the seconds that a method took to compile in the first of its seeds; later seeds need not compile."""
-    return max(
-        (float(log.evaluations[-1]["compile_seconds"]) for log in logs if log.evaluations), default=0.0
-    )
+    """Return the seconds that a method took to compile in the first of its seeds; later seeds need not compile.
+
+    What a process compiled that resumed a training is left out: logs before natgrad 0.2 added it to the first's.
+    """
+    found = [0.0]
+    for log in logs:
+        first = log.resumed[0]["iteration"] if log.resumed else np.inf
+        found += [float(each["compile_seconds"]) for each in log.evaluations if each["iteration"] <= first]
+    return max(found)
 
 
 def time_to(log: RunLog, error: float, measure: Measure) -> float | None:

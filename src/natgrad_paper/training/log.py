@@ -80,6 +80,8 @@ class RunLog:
     """Pictures of the data, and of cases with the model's reconstructions."""
     gaps: tuple[dict[str, Any], ...] = ()
     """The times at which the process slept."""
+    resumed: tuple[dict[str, Any], ...] = ()
+    """The iterations at which another process continued."""
     status: Status | None = None
     """How the training ended; None when it was cut off."""
     reason: str = ""
@@ -164,11 +166,15 @@ class Writer:
                 rest = rest[self._stream.write(rest) :]
         self._hash.update(line)
 
+    def sync(self) -> None:
+        """Wait until the log so far is on the disk."""
+        with naming(self._path):
+            os.fsync(self._stream.fileno())
+
     @property
     def mark(self) -> Mark:
         """The log so far, on the disk: a checkpoint must never be ahead of its log."""
-        with naming(self._path):
-            os.fsync(self._stream.fileno())
+        self.sync()
         return Mark(self._stream.tell(), self._hash.hexdigest())
 
     def __enter__(self) -> "Writer":
@@ -219,6 +225,17 @@ def read_all(directory: Path) -> list[RunLog]:
         raise UserError(f"{archive}: expected an archive of logs, found none ({problem})") from None
 
 
+def same_data(directory: Path, sha256: str) -> None:
+    """Refuse to resume a run whose logs are of other data."""
+    for path in sorted(directory.glob("logs/*.jsonl")):
+        with path.open("rb") as stream:
+            header = record_in(stream.readline().decode("utf-8", errors="replace")) or {}
+        data = header.get("data")
+        found = data.get("sha256") if isinstance(data, dict) else None
+        if found not in (None, sha256):
+            raise UserError(f"{path}: expected the data of the run to resume, found others (--data)")
+
+
 def _members(packed: tarfile.TarFile) -> Iterator[tuple[str, bytes | None]]:
     for member in sorted(packed.getmembers(), key=lambda member: member.name):
         if not member.isreg() or not member.name.endswith((".jsonl", ".jsonl.gz")):
@@ -263,6 +280,7 @@ def _read(raw: bytes | None, where: str) -> RunLog:
         measures=tuple(kinds.get("measure", ())),
         pictures=tuple(kinds.get("pictures", ())),
         gaps=tuple(kinds.get("gap", ())),
+        resumed=tuple(kinds.get("resumed", ())),
         status=Status(end["status"]) if end else None,
         reason=end.get("reason", ""),
     )

@@ -122,6 +122,8 @@ class Method:
     about: str = ""
     on_host: bool = False
     """Whether its search runs on the host, so that its steps cannot be compiled whole."""
+    resumes: bool = True
+    """Whether checkpoints hold all of its state; if not, a training that was stopped starts again."""
 
     @property
     def sections(self) -> tuple[str, ...]:

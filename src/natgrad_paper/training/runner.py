@@ -96,6 +96,8 @@ class Run:
     checkpoint_seconds: float = 60.0
     """Time between checkpoints, not counted as training."""
     signals: Signals = field(default_factory=Signals)
+    retries: bool = True
+    """Whether a training that gave up continues when the run is resumed; otherwise giving up is a result."""
     _trainers: dict[str, Trainer] = field(default_factory=dict)
     _evaluating: dict[Any, Any] = field(default_factory=dict)
 
@@ -145,7 +147,7 @@ class Run:
         trainer, checkpoints = self.trainer(training.method), self._checkpoints(training)
         source = training.source or self._placed.source(training.method, trainer.settings, training.seed)
         optimizer = training.change(trainer.optimizer) if training.change else trainer.optimizer
-        found = self._found(training) if self.resume else None
+        found = self._found(training) if self.resume and training.method.resumes else None
         resumed = None if found is None else (found.position, *found.trained)
         saved = time.monotonic()
         with Writer(
@@ -188,6 +190,7 @@ class Run:
             sha256 = self._keep_outputs(training, training.outputs(params))
             log.write({"record": "measure", "name": "outputs", "sha256": sha256})
         log.write({"record": "end", "status": event.status, "reason": event.reason})
+        log.sync()  # Then the checkpoints may go.
 
     def outputs(self, training: Training) -> np.ndarray | None:
         """Return the outputs of a finished training; None unless they match the hash in its log."""
@@ -280,7 +283,7 @@ class Run:
         return found
 
     def _finished(self, training: Training) -> RunLog | None:
-        """Return the log of a training that is done; ignore a log that cannot be read or belongs to another run."""
+        """Return the log of a training that is over; ignore a log that cannot be read or belongs to another run."""
         path = self._log(training)
         if not path.exists():
             return None
@@ -289,7 +292,8 @@ class Run:
         except UserError as problem:
             self.display.tell(str(problem))
             return None
-        return log if log.done and _same(log.header, plain(self.header(training))) else None
+        over = log.done if self.retries else log.complete
+        return log if over and _same(log.header, plain(self.header(training))) else None
 
     def _keep_outputs(self, training: Training, outputs: np.ndarray) -> str:
         """Keep outputs, whole or not at all, and return their hash."""

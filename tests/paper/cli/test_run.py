@@ -232,6 +232,16 @@ def test_resume_adds_methods_and_seeds(directory, tmp_path, invoke):
     assert request.read(tmp_path).seeds == (0, 1)
 
 
+def test_resume_with_other_data_is_refused_and_loses_nothing(directory, tmp_path, invoke):
+    shutil.copytree(directory, tmp_path / "run")
+    for path in (tmp_path / "run" / "logs").iterdir():
+        path.write_text(path.read_text().replace('"sha256": "', '"sha256": "0', 1))
+    before = contents(tmp_path / "run")
+    told = line(invoke("run", "sums", "--resume", "--out", tmp_path / "run"))
+    assert "expected the data of the run to resume, found others" in told
+    assert contents(tmp_path / "run") == before
+
+
 def test_resume_says_what_it_lacks(directory, tmp_path, invoke):
     (tmp_path / "run.json").write_text("{}")
     for options, words in (

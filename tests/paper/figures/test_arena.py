@@ -334,13 +334,10 @@ def test_tuned_methods_wait_for_their_rates(tmp_path):
         (["--set", 'problems=["digit"]'], "problems.0: expected 'digits', 'conv'"),
         (["--set", "problems=[]"], "problems: expected a list of at least 1"),
         (["--set", 'problems=["pinn","pinn"]'], "problems: expected different ones"),
-        (
-            ["--set", 'problems=["pinn"]', "--set", 'variants=["inputs"]'],
-            "variants: expected one that pinn can have",
-        ),
         (["--set", "targets.digits.error=low"], "targets.digits.error: expected a"),
         (["--set", "tuned_adamw.digits.rate=0.0"], "tuned_adamw.digits.rate: expected more than 0"),
         (["--methods", "adam"], "--methods: expected 'adamw'"),
+        (["--set", 'variants=["float64"]'], "variants: expected plain, and others beside it"),
         (["--data", "no/such/folder"], "expected a directory with idx files"),
     ],
 )

@@ -153,6 +153,29 @@ def test_claims_are_judged():
     assert verdicts(runs(seeds=2))["b"] is Verdict.OPEN
 
 
+def test_what_was_cut_off_is_not_judged():
+    """A training that somebody stopped has failed at nothing, and a seed without it is compared with nobody."""
+    whole = runs(seeds=4)
+    stopped = [log for log in whole.logs if (log.method, log.seed, log.training) != ("kncg", 3, "p")]
+    cut = Runs.of([*stopped, training("kncg", "p", LAZY[:2], 3, order=0, end="interrupted")])
+    assert verdicts(cut) == verdicts(whole)
+    contest = next(each for each in contests.contests(cut) if each.problem == "p")
+    assert contest.seeds(["kncg", "adamw"]) == {0, 1, 2}
+    assert list(contest.times("kncg")) == list(contest.ends("kncg", contest.measure)) == [0, 1, 2]
+    alone = Runs.of([training("kncg", "p", LAZY[:2], end="interrupted"), training("adamw", "p", SLOW)])
+    (contest,) = contests.contests(alone)
+    assert panels.time_cell(contest, "kncg", False) == "cut off"
+    assert verdicts(alone)["b"] is Verdict.ABSENT
+    assert panels.one(contest)
+
+
+def test_scores_are_by_the_clock():
+    found = runs()
+    for log in found.logs:
+        log.header["settings"]["budget"] = {"iterations": 5}
+    assert verdicts(found)["a"] is Verdict.ABSENT
+
+
 def test_a_method_that_loses_its_place_fails():
     logs = list(runs().logs)
     for seed in range(3):

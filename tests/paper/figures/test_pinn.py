@@ -19,6 +19,7 @@ from natgrad_paper.figures.pinn.published import curves, sources
 from natgrad_paper.report.claims import Verdict
 from natgrad_paper.report.load import Runs
 from natgrad_paper.training import log
+from natgrad_paper.training.log import Status
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -157,9 +158,27 @@ def test_claims_judge_the_median_seed_and_every_seed():
     few = Runs.of([fake(0, (1e-2, 1e-6, 1e-8))])
     assert {found.verdict for found in InTime("p1")(few)} == {Verdict.OPEN}
     assert InTime("p2")(few)[0].verdict is Verdict.ABSENT
+    cut = Runs.of([*good.logs, replace(fake(3, (1, 1, 1)), status=Status.INTERRUPTED)])
+    assert [found.words for found in InTime("p1")(cut)] == [found.words for found in InTime("p1")(good)]
+    assert [found.verdict for found in NoneStuck()(cut)] == [Verdict.HOLDS]
+    nan = replace(
+        fake(3, (1e-2, 1e-3, 1e-3)), status=Status.GAVE_UP, reason="50 steps refused: nonfinite gradient"
+    )
+    assert [found.verdict for found in NoneStuck()(Runs.of([*good.logs, nan]))] == [Verdict.FAILS]
     claims = figures.load("pinn").story.claims
     assert [claim.words.split()[0] for claim in claims[:-1]] == [name.upper() for name in GOALS]
     assert "1e-07 in 200 s" in claims[0].words
+
+
+def test_it_can_be_tuned_and_stop_early(tmp_path):
+    entry = prepare(settings("pinn", 'problems=["p1"]'), None)
+    assert not np.isin(entry.valid[0], entry.judged[0]).all()
+    given = ("--preset", "smoke", "--set", 'problems=["p1"]', "--set", "budget.iterations=3")
+    result = invoke("tune", "pinn", "adam", *given, "--grid", "adam.rate=0.001,0.01")
+    assert result.exit_code == 0, result.output
+    early = ("--set", "budget.patience=2", "--methods", "adam", "--out", tmp_path / "run")
+    result = invoke("run", "pinn", *given, *early)
+    assert result.exit_code == 0, result.output
 
 
 def test_what_a_run_costs_counts_its_equations():

@@ -1,6 +1,7 @@
 """The race: three problems, contestants that take turns, and times to errors compared."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import jax
@@ -179,12 +180,26 @@ def test_who_never_arrives_counts_as_if_at_the_end():
     assert verdicts(Sooner("kncg", "adam"), race(LAZY, LAZY)) == [Verdict.OPEN] * 2
 
 
+def test_who_stops_early_is_not_sooner():
+    """Five evaluations end at 8 s, three at 4: the rival arrives at 6."""
+    runs = race(LAZY[:3], SLOW)
+    first, _ = Sooner("kncg", "adam")(runs)
+    assert first.verdict is Verdict.FAILS
+    assert "3 of 3 runs of KNCG never reach it" in first.words
+    for each in runs.logs:
+        each.header["settings"]["budget"] = {"iterations": 5}
+    assert verdicts(Sooner("kncg", "adam"), runs) == [Verdict.ABSENT]
+
+
 def test_compiling_counts_where_it_is_asked_for():
     """Once per method, in whichever seed it was."""
     runs = race(FAST, SLOW, kncg=100.0, adam=1.0)
     assert claims.compiling(runs.method("kncg")) == 100.0
     assert verdicts(Sooner("kncg", "adam"), runs) == [Verdict.HOLDS] * 2
     assert verdicts(Sooner("kncg", "adam", compiling=True), runs) == [Verdict.FAILS] * 2
+    again = replace(runs.method("kncg")[0], resumed=({"record": "resumed", "iteration": 0},))
+    again.evaluations[-1]["compile_seconds"] = 200.0
+    assert claims.compiling([again]) == 100.0
 
 
 def test_ailing_and_absent_runs_decide_nothing():

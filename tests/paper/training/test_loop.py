@@ -287,6 +287,15 @@ def test_a_slow_machine_is_no_sleep(monkeypatch):
     assert seen[-1].position.training_seconds == 38.0
 
 
+def test_what_is_compiled_again_after_a_stop_is_not_added():
+    clocks = loop.Clocks.at(Position(compile_seconds=5.0))
+    assert clocks.readings()[3] == 5.0
+    clocks.compiling.seconds = 4.0
+    assert clocks.readings()[3] == 5.0
+    clocks.compiling.seconds = 6.0
+    assert clocks.readings()[3] == 6.0
+
+
 @pytest.mark.parametrize(
     ("pause", "work", "slept"),
     [

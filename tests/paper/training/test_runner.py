@@ -276,6 +276,23 @@ def test_a_training_that_gives_up_keeps_its_checkpoint_and_goes_on_when_all_is_w
     assert not list(tmp_path.glob("checkpoints/*"))
 
 
+def test_giving_up_is_a_result_where_a_run_says_so(tmp_path):
+    drive(run(tmp_path, [NGD], problem=nowhere()), in_turn)
+    before, again = contents(tmp_path), Notes()
+    drive(run(tmp_path, [NGD], display=again, resume=True, retries=False), in_turn)
+    assert (contents(tmp_path), again.skipped) == (before, ["NGD, seed 0"])
+
+
+def test_a_method_that_cannot_be_resumed_starts_again(undisturbed, tmp_path):
+    host = replace(NGD, resumes=False)
+    with pytest.raises(Stopped):
+        drive(replace(run(tmp_path, [host], display=Notes("NGD, seed 0", 9, stop)), known=(host,)), in_turn)
+    display = Notes()
+    drive(replace(run(tmp_path, [host], display=display, resume=True), known=(host,)), in_turn)
+    assert display.events[0] == ("NGD, seed 0", 0)
+    assert contents(tmp_path)["ngd.0.jsonl"][1:] == contents(undisturbed)["ngd.0.jsonl"][1:]
+
+
 def test_given_up_with_the_budget_spent_says_it_again_and_adds_nothing(tmp_path):
     short, seen = settings(budget={"iterations": 10}), []
     for resume in (False, True, True):

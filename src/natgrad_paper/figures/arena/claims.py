@@ -10,7 +10,7 @@ from natgrad_paper.figures.arena.entry import ERROR
 from natgrad_paper.figures.arena.form import PLAIN, VARIANTS
 from natgrad_paper.figures.arena.methods import KNCG, RULER
 from natgrad_paper.figures.arena.scores import Times, median, scores
-from natgrad_paper.report.claims import SEEDS, Claim, Finding, Verdict, verdict_on
+from natgrad_paper.report.claims import SEEDS, UNTIMED, Claim, Finding, Verdict, verdict_on
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, LINEAR, Measure, Panel, Scale, View
 
@@ -55,8 +55,8 @@ def classes(runs: Runs) -> tuple[list[str], list[str]]:
 
 
 def everywhere(found: Sequence[Contest], methods: Sequence[str]) -> list[str]:
-    """Return the methods that ran on all the problems."""
-    return [name for name in methods if all(name in each.logs for each in found)]
+    """Return the methods that came to an end on all the problems."""
+    return [name for name in methods if all(name in each.ended for each in found)]
 
 
 def middles(found: Sequence[Contest], methods: Sequence[str], compiling: bool) -> Times:
@@ -69,7 +69,7 @@ def middles(found: Sequence[Contest], methods: Sequence[str], compiling: bool) -
 
 def of_seed(found: Sequence[Contest], methods: Sequence[str], seed: int) -> dict[str, float]:
     """Return the scores of a single seed."""
-    times = {each.problem: {name: each.times(name).get(seed, np.inf) for name in methods} for each in found}
+    times = {each.problem: {name: each.times(name)[seed] for name in methods} for each in found}
     return scores(times, methods)
 
 
@@ -80,6 +80,8 @@ class Highest:
     method: str
 
     def __call__(self, runs: Runs) -> list[Finding]:
+        if not runs.timed:
+            return [Finding(UNTIMED, Verdict.ABSENT)]
         found = contests(runs)
         methods = everywhere(found, classes(runs)[0])
         if self.method not in methods or len(methods) < 2:
@@ -87,7 +89,8 @@ class Highest:
         targets = judged(found)
         if not targets:
             return [Finding(NO_TARGET, Verdict.OPEN)]
-        each = [of_seed(targets, methods, seed) for seed in runs.seeds]
+        seeds = sorted(set.intersection(*(each.seeds(methods) for each in targets)))
+        each = [of_seed(targets, methods, seed) for seed in seeds]
         return [self._against(rival, each, runs) for rival in methods if rival != self.method]
 
     def _against(self, rival: str, each: list[dict[str, float]], runs: Runs) -> Finding:
@@ -103,13 +106,13 @@ class FailsNowhere:
     method: str
 
     def __call__(self, runs: Runs) -> list[Finding]:
-        found = [each for each in contests(runs) if self.method in each.logs]
+        found = [each for each in contests(runs) if self.method in each.ended]
         if not found:
             return [Finding(f"no runs of {self.method}", Verdict.ABSENT)]
         return [self._on(each) for each in found]
 
     def _on(self, contest: Contest) -> Finding:
-        failures, total = contest.failures(self.method), len(contest.logs[self.method])
+        failures, total = contest.failures(self.method), len(contest.ended[self.method])
         words = f"{contest.problem}: {len(failures)} of {total} trainings failed"
         if failures:
             kinds = ", ".join(f"{failures.count(kind)} {kind}" for kind in dict.fromkeys(failures))
@@ -145,9 +148,10 @@ def shifts(runs: Runs, method: str, variant: str) -> np.ndarray:
     methods = everywhere([each for pair in both for each in pair], classes(runs)[0])
     if not both or method not in methods:
         return np.empty(0)
+    seeds = set.intersection(*(each.seeds(methods) for pair in both for each in pair))
     moved = [
         np.mean([two.ranks(methods, seed)[method] - one.ranks(methods, seed)[method] for one, two in both])
-        for seed in runs.seeds
+        for seed in sorted(seeds)
     ]
     return np.array(moved)
 

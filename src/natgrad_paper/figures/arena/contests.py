@@ -1,7 +1,7 @@
 """The logs of a run, sorted by problem: who reached which error when, and who failed."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import natgrad as ng
 from natgrad_paper.figures.arena.entry import ERROR
 from natgrad_paper.figures.arena.form import PLAIN
-from natgrad_paper.report.curves import compiling, time_to
+from natgrad_paper.report import curves
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import LINEAR, LOGARITHMIC, Measure
 from natgrad_paper.training.log import RunLog, Status
@@ -45,6 +45,17 @@ class Contest:
         }
         return {name: logs for name, logs in found.items() if logs}
 
+    @cached_property
+    def ended(self) -> dict[str, tuple[RunLog, ...]]:
+        """The logs of trainings that came to their own end: only they are judged."""
+        found = {name: tuple(log for log in logs if log.complete) for name, logs in self.logs.items()}
+        return {name: logs for name, logs in found.items() if logs}
+
+    def seeds(self, methods: Sequence[str]) -> set[int]:
+        """Return the seeds from which all of these methods came to an end."""
+        found = [{log.seed for log in self.ended.get(name, ())} for name in methods]
+        return set.intersection(*found) if found else set()
+
     @property
     def facts(self) -> dict[str, Any]:
         """What the logs say about the problem."""
@@ -71,20 +82,16 @@ class Contest:
         scale = LINEAR if self.facts.get("scale") == "linear" else LOGARITHMIC
         return Measure(prefix + ERROR, name, str(self.facts.get("error", ERROR)), scale)
 
-    def compiling(self, method: str) -> float:
-        """Return the seconds that a method took to compile in the first of its seeds; later seeds need not compile."""
-        return compiling(self.logs[method])
-
     def times(self, method: str, compiling: bool = False) -> dict[int, float]:
         """Return the seconds to the target, seed by seed; infinity if it was not reached."""
-        more = self.compiling(method) if compiling else 0.0
+        more = curves.compiling(self.logs[method]) if compiling else 0.0
         return {seed: time + more for seed, time in self.times_to(self.target, method, self.measure).items()}
 
     def times_to(self, error: float | None, method: str, measure: Measure) -> dict[int, float]:
         """Return the seconds of training to an error, seed by seed; infinity if it was not reached."""
         found = {}
-        for log in self.logs[method]:
-            time = None if error is None else time_to(log, error, measure)
+        for log in self.ended.get(method, ()):
+            time = None if error is None else curves.time_to(log, error, measure)
             found[log.seed] = NEVER if time is None else time
         return found
 
@@ -92,18 +99,18 @@ class Contest:
         """Return why a method failed, once for each seed in which it did: NaN, or missed."""
         words = [
             "NaN" if diverged(log) else "missed" if self.target is not None and time == NEVER else ""
-            for log, time in zip(self.logs[method], self.times(method).values(), strict=True)
+            for log, time in zip(self.ended.get(method, ()), self.times(method).values(), strict=True)
         ]
         return [each for each in words if each]
 
     def ends(self, method: str, measure: Measure) -> dict[int, float]:
         """Return an error at the end, seed by seed, without those that are NaN or infinite."""
-        lasts = {log.seed: measure.of(log.evaluations[-1]) for log in self.logs[method] if log.evaluations}
+        lasts = {log.seed: measure.of(log.evaluations[-1]) for log in self.ended.get(method, ())}
         return {seed: value for seed, value in lasts.items() if value is not None}
 
     def with_compiling(self, method: str) -> list[RunLog]:
         """Return a method's logs; their evaluations also have a time with compiling counted."""
-        more = self.compiling(method)
+        more = curves.compiling(self.logs[method])
         return [
             replace(
                 log,
@@ -152,10 +159,3 @@ def diverged(log: RunLog) -> bool:
         return True
     last = log.evaluations[-1].get(ERROR) if log.evaluations else 0.0
     return last is None or not np.isfinite(last)
-
-
-def pairs(found: Sequence[Contest]) -> Iterator[tuple[Contest, str]]:
-    """Yield every problem with every method that ran on it."""
-    for each in found:
-        for name in each.logs:
-            yield each, name

@@ -12,7 +12,7 @@ from natgrad_paper.figures.arena.contests import TOTAL, Contest, contests
 from natgrad_paper.figures.arena.form import PLAIN, VARIANTS
 from natgrad_paper.figures.arena.problems import PROBLEMS
 from natgrad_paper.figures.arena.scores import MOST, median, profile, ratios, scores
-from natgrad_paper.report.curves import line
+from natgrad_paper.report import curves
 from natgrad_paper.report.figure import SOFT, blank, draw_line, dress, small_print, styled, title
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Cell, Content, Part, Picture, Table, Words
@@ -61,7 +61,7 @@ def draw_contest(axes: Axes, contest: Contest, compiling: bool = False) -> None:
     panel = Panel(contest.measure, TOTAL if compiling else CLOCK)
     for name in contest.logs:
         logs = contest.with_compiling(name) if compiling else contest.logs[name]
-        found = line(logs, panel)
+        found = curves.line(logs, panel)
         if found is not None:
             dashes = "dashed" if name in TUNED else "solid"
             draw_line(axes, found, contest.runs.color(name), dashes, lw=1.3, gid=f"{panel.axis}-{name}")
@@ -133,9 +133,9 @@ def standing(runs: Runs, found: Sequence[Contest]) -> list[Content]:
         for words, compiling in (("", False), (", with compiling", True))
     ]
     rows: list[list[str | Cell]] = []
-    ranked = places(found, everywhere(found, untuned), runs.seeds)
+    ranked = places(found, everywhere(found, untuned))
     for name in every:
-        mine = [each for each in found if name in each.logs]
+        mine = [each for each in found if name in each.ended]
         aimed = [failed(each, name) for each in judged(mine)]
         known = [f"{values[name]:.3f}" if name in values else "–" for _, values in columns]
         counts = [f"{aimed.count('')} of {len(aimed)}", f"{aimed.count('missed')}"] if aimed else ["–", "–"]
@@ -162,7 +162,7 @@ def scored(targets: Sequence[Contest], methods: Sequence[str], compiling: bool) 
 
 def failed(contest: Contest, method: str) -> str:
     """Return how a method failed on a problem in at least half of its seeds; an empty text if it did not."""
-    found, total = contest.failures(method), len(contest.logs[method])
+    found, total = contest.failures(method), len(contest.ended[method])
     if 2 * len(found) < total or not found:
         return ""
     return max(dict.fromkeys(found), key=found.count)
@@ -199,6 +199,8 @@ def time_cell(contest: Contest, method: str, compiling: bool) -> str | Cell:
     """Return a time to the target in words: the median, the range, or how the method failed."""
     if method not in contest.logs:
         return "not run"
+    if method not in contest.ended:
+        return "cut off"
     if contest.target is None:
         return NO_TARGET
     every = list(contest.times(method, compiling).values())
@@ -233,13 +235,13 @@ def one(contest: Contest) -> list[Content]:
     rows: list[list[str | Cell]] = []
     for name, logs in contest.logs.items():
         ends = [
-            spread(list(contest.ends(name, each).values()), len(logs), each, "NaN")
+            spread(list(contest.ends(name, each).values()), len(contest.ended.get(name, ())), each, "NaN")
             for each in (contest.measure, contest.test_measure)
         ]
         steps = [float(log.evaluations[-1]["iteration"]) for log in logs if log.evaluations]
         clock = [time_cell(contest, name, compiling) for compiling in (False, True)]
         shown = number(float(np.mean(steps)), 0) if steps else "–"
-        rows.append([runs.label(name), *ends, *clock, f"{contest.compiling(name):.1f}", shown])
+        rows.append([runs.label(name), *ends, *clock, f"{curves.compiling(logs):.1f}", shown])
     head = [
         "method",
         "training error",
@@ -270,7 +272,7 @@ def sensitivity(runs: Runs) -> list[Content]:
         both = everywhere([*found, *(usual[each.problem] for each in found)], methods)
         before = [usual[each.problem] for each in found]
         head += [f"before ({len(found)} problems)", VARIANTS[name]]
-        columns += [places(before, both, runs.seeds), places(found, both, runs.seeds)]
+        columns += [places(before, both), places(found, both)]
     rows = [[runs.label(name), *(each.get(name, "–") for each in columns)] for name in methods]
     caption = (
         "Mean place among the methods without a pilot, by training error at the end, over problems and seeds; 1 is the "
@@ -279,7 +281,7 @@ def sensitivity(runs: Runs) -> list[Content]:
     return [Table(head, rows, caption, numbers=True)]
 
 
-def places(found: Sequence[Contest], methods: Sequence[str], seeds: Sequence[int]) -> dict[str, str]:
+def places(found: Sequence[Contest], methods: Sequence[str]) -> dict[str, str]:
     """Return every method's mean place over problems and seeds."""
-    ranks = [each.ranks(methods, seed) for each in found for seed in seeds]
-    return {name: f"{np.mean([each[name] for each in ranks]):.2f}" for name in methods}
+    ranks = [each.ranks(methods, seed) for each in found for seed in sorted(each.seeds(methods))]
+    return {name: f"{np.mean([each[name] for each in ranks]):.2f}" for name in methods if ranks}

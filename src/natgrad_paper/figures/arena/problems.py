@@ -68,8 +68,8 @@ class Settings(Section):
         for name in ("problems", "variants"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 unfit(name, "different ones", list(getattr(self, name)))
-        if not list(posed(self)):
-            unfit("variants", f"one that {', '.join(self.problems)} can have", list(self.variants))
+        if PLAIN not in self.variants:
+            unfit("variants", f"{PLAIN}, and others beside it", list(self.variants))
         return self
 
 

@@ -49,7 +49,7 @@ def contest(run: Run, entry: Entry, methods: list[Method], target: float | None 
     facts, own = entry.facts(target), replace(entry, data=run.problem.data)
     logs: list[RunLog] = []
     with precise(entry):
-        part = replace(run, problem=own, _trainers={}, _evaluating={})
+        part = replace(run, problem=own, retries=False, _trainers={}, _evaluating={})
         for seed in run.seeds:
             trainings = [Training(method, seed, entry.training, facts) for method in methods]
             logs += alternating(part, trainings, run.settings.turn)

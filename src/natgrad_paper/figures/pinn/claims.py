@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from natgrad_paper.figures.arena.contests import Contest, contests
+from natgrad_paper.figures.arena.contests import Contest, contests, diverged
 from natgrad_paper.figures.arena.entry import ERROR
 from natgrad_paper.figures.pinn.methods import OURS
-from natgrad_paper.report.claims import SEEDS, Claim, Finding, Verdict
+from natgrad_paper.report.claims import SEEDS, UNTIMED, Claim, Finding, Verdict
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, Measure, Panel, View
 
@@ -44,7 +44,9 @@ class InTime:
 
     def __call__(self, runs: Runs) -> list[Finding]:
         contest = next((each for each in contests(runs) if each.problem == self.problem), None)
-        if contest is None or self.method not in contest.logs:
+        if not runs.timed:
+            return [Finding(UNTIMED, Verdict.ABSENT)]
+        if contest is None or self.method not in contest.ended:
             return [Finding(f"{self.problem}: no runs of {self.method}", Verdict.ABSENT)]
         return [self._to(contest, *goal) for goal in GOALS[self.problem]]
 
@@ -68,13 +70,13 @@ class NoneStuck:
     method: str = OURS
 
     def __call__(self, runs: Runs) -> list[Finding]:
-        found = [each for each in contests(runs) if self.method in each.logs]
+        found = [each for each in contests(runs) if self.method in each.ended]
         return [self._on(each) for each in found] or [Finding(f"no runs of {self.method}", Verdict.ABSENT)]
 
     def _on(self, contest: Contest) -> Finding:
-        logs = contest.logs[self.method]
+        logs = contest.ended[self.method]
         ends = contest.ends(self.method, MEASURE)
-        stuck = sum(not ends.get(log.seed, math.inf) <= STUCK for log in logs)
+        stuck = sum(diverged(log) or not ends.get(log.seed, math.inf) <= STUCK for log in logs)
         words = f"{contest.problem}: {stuck} of {len(logs)} trainings stuck"
         if stuck:
             return Finding(words, Verdict.FAILS)

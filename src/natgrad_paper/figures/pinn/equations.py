@@ -94,13 +94,13 @@ class Equation:
         low[0] = 0.0 if self.timed else self.low
         return low + (1 - low) * cube
 
-    def judged(self, grid: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the points of the error, and the solution there."""
+    def judged(self, grid: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return the points of the error, and the solution there; above two dimensions they are random."""
         if self.dims == 2:
             line = np.linspace(0, 1, grid)
             cube = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)
         else:
-            cube = np.random.default_rng(0).random((grid**2, self.dims))
+            cube = np.random.default_rng(seed).random((grid**2, self.dims))
         points = self._stretched(cube)
         return points, np.asarray(self.solution(points))
 

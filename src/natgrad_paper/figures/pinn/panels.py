@@ -12,7 +12,7 @@ from natgrad_paper.figures.arena.panels import median_cell, small_panels
 from natgrad_paper.figures.pinn.claims import GOALS, VIEW
 from natgrad_paper.figures.pinn.equations import EQUATIONS
 from natgrad_paper.figures.pinn.published import curves, sources
-from natgrad_paper.report.curves import line
+from natgrad_paper.report.curves import compiling, line
 from natgrad_paper.report.figure import SOFT, draw_line, dress
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Cell, Part, Table, Words
@@ -76,7 +76,7 @@ def table(contest: Contest) -> Table:
         rows.append([
             contest.runs.label(name), *(seconds_to(contest, name, level) for level in LEVELS),
             f"{np.median(ends):.1e}" if ends else "–", f"{1e3 * np.median(each):.3g}" if each else "–",
-            f"{contest.compiling(name):.1f}",
+            f"{compiling(logs):.1f}",
         ])  # fmt: skip
     for curve in curves(contest.problem):
         met = [next((t for t, e in zip(curve.seconds, curve.relative, strict=True) if e <= level), math.inf)

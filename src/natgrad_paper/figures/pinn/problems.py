@@ -12,7 +12,7 @@ from natgrad_paper.figures.arena.entry import ERROR, Entry, described
 from natgrad_paper.figures.arena.problems import Suite, suite
 from natgrad_paper.figures.pinn.equations import EQUATIONS
 from natgrad_paper.training.batches import Batches, FullBatch
-from natgrad_paper.training.problem import Budget
+from natgrad_paper.training.problem import Budget, Cases
 from natgrad_paper.training.settings import Count, Positive, Section, Size, unfit
 
 Name = Literal["p1", "p2", "p3", "p4", "p6", "p7a", "p7b", "p8b"]
@@ -64,10 +64,15 @@ def posed(name: str, inside: int | None = None, grid: int | None = None) -> Entr
         return equation.draw(key, counts)
 
     train = jax.tree.map(np.asarray, equation.draw(jax.random.key(0), counts))
-    points, answers = equation.judged(min(grid or equation.grid, equation.grid))
-    judged = points[None], answers[None]
+    finest = min(grid or equation.grid, equation.grid)
+    judged, valid = (_one(equation.judged(finest + more, seed=more)) for more in (0, 1))
     return Entry(
         equation.model, equation.likelihood, init, errors, described(equation.about, train, judged), train,
-        judged=judged, batches=Batches(FullBatch()), draw=draw if equation.redrawn else None, float64=True, name=name,
-        words="relative L2 error",
+        valid=valid, judged=judged, batches=Batches(FullBatch()), draw=draw if equation.redrawn else None, float64=True,
+        name=name, words="relative L2 error",
     )  # fmt: skip
+
+
+def _one(points: tuple[np.ndarray, np.ndarray]) -> Cases:
+    """Return points and answers as a single case: its error is that of all of them."""
+    return points[0][None], points[1][None]

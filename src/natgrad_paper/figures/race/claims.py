@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from natgrad_paper.report import health
-from natgrad_paper.report.claims import Claim, Finding, Verdict, absent, verdict_on
+from natgrad_paper.report.claims import UNTIMED, Claim, Finding, Verdict, absent, verdict_on
 from natgrad_paper.report.curves import compiling, time_to
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, Measure, Panel, View
@@ -29,8 +29,9 @@ RULE = (
     (
         "sooner",
         "compares the training seconds that the runs of two methods from the same seed take to an error. A run that "
-        "never reaches it counts as if it did at its end, which favours it. It holds if Student’s 95% interval of the "
-        "mean over seeds of log(time / time of the rival) lies below zero, and the mean by at least 2%.",
+        "never reaches it counts as if it did at the end of the longer run, which favours it. It holds if Student’s "
+        "95% interval of the mean over seeds of log(time / time of the rival) lies below zero, and the mean by at "
+        "least 2%.",
     ),
     (
         "void",
@@ -52,6 +53,8 @@ class Sooner:
     def __call__(self, runs: Runs) -> list[Finding]:
         if missing := absent(runs, self.first, self.rival):
             return missing
+        if not runs.timed:
+            return [Finding(UNTIMED, Verdict.ABSENT)]
         one, other = (
             {log.seed: log for log in runs.method(name) if log.complete} for name in (self.first, self.rival)
         )
@@ -66,11 +69,11 @@ class Sooner:
     def _to(self, level: float, pairs: list[tuple[RunLog, RunLog]], more: list[float], runs: Runs) -> Finding:
         words = f"time to {level:g}, {runs.label(self.first)} / {runs.label(self.rival)}"
         found = [[time_to(log, level, ERROR) for log in pair] for pair in pairs]
-        ends = [[float(log.evaluations[-1]["training_seconds"]) for log in pair] for pair in pairs]
+        ends = [max(float(log.evaluations[-1]["training_seconds"]) for log in pair) for pair in pairs]
         met = [(pair, end) for pair, end in zip(found, ends, strict=True) if pair != [None, None]]
         if not met:
             return Finding(f"{words}: nobody reaches it", Verdict.OPEN)
-        times = [[(end if time is None else time) for time, end in zip(*each, strict=True)] for each in met]
+        times = [[end if time is None else time for time in pair] for pair, end in met]
         verdict, shown = verdict_on(np.log([(a + more[0]) / (b + more[1]) for a, b in times]))
         for place, name in enumerate((self.first, self.rival)):
             late = sum(pair[place] is None for pair, _ in met)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 import natgrad as ng
-from natgrad_paper.errors import UserError
 from natgrad_paper.figures.curves.methods import ADAM, KNCG, LBFGS, NESTEROV, Kncg, growing, kncg
 from natgrad_paper.training.batches import Batches, Minibatch
 from natgrad_paper.training.problem import Method, Problem
@@ -100,10 +99,6 @@ class KfacOptimizer:
                 moved, after, _ = self.step(moved, after, batch)
             self._inner = None
         count = int(state)
-        if count and self._inner is None:
-            raise UserError(
-                "kfac: expected a training from its start, found one to resume, which it cannot do"
-            )
         key = jax.random.PRNGKey(count)
         params = jax.tree.map(jnp.copy, params)  # kfac-jax donates its arguments' memory.
         if count == 0:
@@ -116,7 +111,7 @@ class KfacOptimizer:
 
 KFAC = Method(
     "kfac", "kfac-jax", "#882255", KfacOptimizer, lambda own: Batches(Minibatch(own.kfac.batch)), Kfac,
-    about="minibatches, adaptive rate, momentum and damping", on_host=True,
+    about="minibatches, adaptive rate, momentum and damping", on_host=True, resumes=False,
 )  # fmt: skip
 METHODS = (
     KNCG,

@@ -9,7 +9,7 @@ from natgrad_paper.report.claims import Below, Claim, Finding, Verdict, absent, 
 from natgrad_paper.report.figure import paired
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Part, Picture
-from natgrad_paper.report.views import LINEAR, Measure, Panel, View
+from natgrad_paper.report.views import LINEAR, LOGARITHMIC, Measure, Panel, View
 from natgrad_paper.training.log import RunLog
 
 WORDS = "cross-entropy on the whole training set\n(sum over outputs, mean over cases)"
@@ -73,10 +73,13 @@ class Exceeds:
         found = [excesses(runs, name) for name in names]
         if not self.more:
             verdict, words = verdict_on(-np.array(list(found[0].values())))
-            return [Finding(f"the metric’s own KL / held-out KL, {self.method}: {words}", verdict)]
+            return [self._found(f"the metric’s own KL / held-out KL, {self.method}: {words}", verdict)]
         seeds = sorted(found[0].keys() & found[1].keys())
         verdict, words = verdict_on(np.array([found[0][seed] - found[1][seed] for seed in seeds]))
-        return [Finding(f"held-out KL / the metric’s own, {self.method} / {self.more}: {words}", verdict)]
+        return [self._found(f"held-out KL / the metric’s own, {self.method} / {self.more}: {words}", verdict)]
+
+    def _found(self, words: str, verdict: Verdict) -> Finding:
+        return Finding(words, verdict, LOGARITHMIC.effect()[1] if verdict is Verdict.EQUAL else "")
 
 
 CLAIMS = (
