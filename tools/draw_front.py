@@ -1,13 +1,11 @@
 """The picture of README.md, from the logs of a run among the results: error against seconds of training.
 
-    python tools/draw_front.py                                              # docs/figures/front.png
-    python tools/draw_front.py results/figure3-medium kncg,nesterov,adam    # of another run, other methods
+    python tools/draw_front.py          # docs/figures/front.png
 
 The picture carries a hash of the numbers that it shows; a test compares it with that of the logs.
 """
 
 import hashlib
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +14,19 @@ from natgrad_paper.report.load import Runs, read
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "figures" / "front.png"
-FOLDER, METHODS = ROOT / "results" / "figure3-medium", ("kncg", "nesterov", "adam", "sgd")
-COLORS = ("#D55E00", "#0072B2", "#56B4E9", "#999999", "#009E73")
+FOLDER, METHODS = ROOT / "results" / "front", ("kncg", "adamw-tuned", "muon-tuned")
+COLORS = ("#D55E00", "#0072B2", "#009E73")
 FIRST = 1.0
 """Seconds at which the picture begins."""
 
 
 def lines(found: Runs, methods: tuple[str, ...]) -> dict[str, list[np.ndarray]]:
-    """Return (seconds, squared error) of every seed, by the method's label."""
+    """Return (seconds, training error) of every seed, by the method's label."""
     result = {}
     for name in methods:
         rows = [
-            np.array([(e["training_seconds"], e["squared_error"]) for e in log.evaluations]).T
-            for log in found.method(name)
+            np.array([(e["training_seconds"], e["error"]) for e in log.evaluations]).T
+            for log in found.trainings(name)
         ]
         result[found.label(name)] = rows
     return result
@@ -64,7 +62,7 @@ def draw(shown: dict[str, list[np.ndarray]], out: Path) -> None:
         xlabel="seconds of training",
         ylabel="squared error per image, training set",
     )
-    axes.set_title("A deep autoencoder on two CPU cores, one line per seed", loc="left", fontsize=11)
+    axes.set_title("A deep autoencoder on one CPU core, one line per seed", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(out, dpi=120, metadata={"Comment": digest(shown)})
@@ -72,7 +70,5 @@ def draw(shown: dict[str, list[np.ndarray]], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    methods = tuple(sys.argv[2].split(",")) if len(sys.argv) > 2 else METHODS
-    draw(lines(read(folder), methods), OUT)
+    draw(lines(read(FOLDER), METHODS), OUT)
     print(OUT.relative_to(ROOT))

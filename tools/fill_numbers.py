@@ -30,7 +30,7 @@ PLACE = re.compile(r"(<!-- numbers: ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOT
 NONE, UNMEASURED = "–", "not measured"
 SECONDS = Panel(SQUARED_ERROR, CLOCK)
 STEPS = Panel(SQUARED_ERROR, "iteration")
-NAMES = {"natgrad.fast, averaged": "KNCG"}
+NAMES = {"natgrad.fast, averaged": "KNCG", "Hessian-Free": "Hessian-Free (void)"}
 """What these pages call a contestant of the race."""
 EARLY = 20
 """Figure 1 compares what steps do from this iteration on."""
@@ -43,36 +43,17 @@ def runs(folder: str) -> Runs:
 
 
 @cache
-def void(folder: str) -> frozenset[str]:
-    """Return the methods whose numbers are no evidence: `void.txt` names them, the README of the result says why."""
-    path = ROOT / "results" / folder / "void.txt"
-    return frozenset(path.read_text(encoding="utf-8").splitlines()) if path.exists() else frozenset()
-
-
-@cache
 def judged(folder: str) -> tuple[claims.Judged, ...]:
-    """Return the claims of a result's experiment, judged; what compares a method that is void is void."""
+    """Return the claims of a result's experiment, judged."""
     found = runs(folder)
-    evidence = Runs.of(log for log in found.logs if log.method not in void(folder))
-    result = []
-    for claim in figures.load(str(found.header["experiment"])).story.claims:
-        findings: list[claims.Finding] = []
-        for test in claim.tests:
-            named = {value for value in getattr(test, "__dict__", {}).values() if isinstance(value, str)}
-            if spoiled := named & void(folder):
-                names = " and ".join(sorted(found.label(name) for name in spoiled))
-                findings.append(claims.Finding(f"void: {names}", claims.Verdict.VOID))
-            else:
-                findings += test(evidence)
-        result.append(claims.Judged(claim, tuple(findings)))
-    return tuple(result)
+    return tuple(claims.judge(figures.load(found.experiment).story.claims, found))
 
 
 def by_the_clock(folder: str, at: str, to: str, methods: str = "") -> str:
     """Errors at times (means over seeds), times to errors and the last test error (seed by seed)."""
     found = runs(folder)
     chosen = methods.split(",") if methods else found.methods
-    logs = {_name(found, folder, name): found.method(name) for name in chosen}
+    logs = {found.label(name): found.method(name) for name in chosen}
     times, errors = _numbers(at), _numbers(to)
     head = [*(f"at {time:g} s" for time in times), *_to(errors), f"test error at {times[-1]:g} s"]
     rows = _clock(logs, times, errors)
@@ -87,7 +68,7 @@ def race(folder: str, course: str, at: str, to: str) -> str:
     table = json.loads((ROOT / "results" / folder / f"{course}.json").read_text(encoding="utf-8"))
     logs = {}
     for name, seeds in table.items():
-        label = NAMES.get(name, name) + " (void)" * (name in void(folder))
+        label = NAMES.get(name, name)
         logs[label] = tuple(_as_log(name, seed, points) for seed, points in enumerate(seeds))
     times, errors = _numbers(at), _numbers(to)
     head = [*(f"at {time:g} s" for time in times), *_to(errors)]
@@ -105,19 +86,8 @@ def head_to_head(folder: str, steps: str) -> str:
         last = [log.evaluations[-1]["iteration"] for log in logs]
         cells = [_with_range(curves.errors_at(logs, SECONDS, end), SQUARED_ERROR), f"{np.mean(last):.0f}"]
         cells += [_after(logs, step, max(last)) for step in places]
-        rows.append((SQUARED_ERROR.mean(_last(logs, SQUARED_ERROR)), [_name(found, folder, name), *cells]))
+        rows.append((SQUARED_ERROR.mean(_last(logs, SQUARED_ERROR)), [found.label(name), *cells]))
     return _table(["method", *head], [row for _, row in sorted(rows, key=lambda pair: pair[0])])
-
-
-def one_seed(folder: str, methods: str, seed: str) -> str:
-    """The error at the end of the budget and the steps of one seed."""
-    found = runs(folder)
-    rows = []
-    for name in methods.split(","):
-        (log,) = [log for log in found.method(name) if log.seed == int(seed)]
-        last, label = log.evaluations[-1], _name(found, folder, name)
-        rows.append([label, _short(last["squared_error"]), str(last["iteration"])])
-    return _table(["method", "squared error at the end", "steps"], rows)
 
 
 def expressions(folder: str) -> str:
@@ -158,6 +128,19 @@ def decided(folder: str, others: str = "") -> str:
     return "\n\n".join([_table(["claim", *head], rows), *([" ".join(lines)] if lines else [])])
 
 
+def gathered(folder: str, others: str) -> str:
+    """What several results of an experiment say about its claims, a row per claim and result; links as in `docs/`."""
+    folders = [folder, *others.split(",")]
+    rows = []
+    for same in zip(*map(judged, folders), strict=True):
+        for name, each in zip(folders, same, strict=True):
+            if each.verdict is not claims.Verdict.ABSENT:
+                found = "<br>".join(finding.words for finding in each.findings)
+                link = f"[{name}](../results/{name}/README.md)"
+                rows.append([f"{each.claim.key}. {each.claim.words}", f"**{each.words}**", found, link])
+    return _table(["claim", "verdict", "found", "run"], rows)
+
+
 def cost(folder: str, others: str = "") -> str:
     """How many trainings results have, and the minutes of training, compiling and evaluating; links as in `docs/`."""
     rows = []
@@ -176,7 +159,7 @@ def cost(folder: str, others: str = "") -> str:
 def part(folder: str, section: str) -> str:
     """The first table of a section of the experiment's page, which its address names."""
     found = runs(folder)
-    sections = figures.load(str(found.header["experiment"])).story.sections(found)
+    sections = figures.load(found.experiment).story.sections(found)
     contents = next(each.contents for each in sections if each.id == section)
     table = next(each for each in contents if isinstance(each, Table))
     return _table(table.head, [[_cell(each) for each in row] for row in table.rows])
@@ -188,8 +171,8 @@ def summary(folder: str) -> str:
 
 
 TABLES: dict[str, Callable[..., str]] = {
-    "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head, "one-seed": one_seed,
-    "expressions": expressions, "decided": decided, "cost": cost, "summary": summary,
+    "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head,
+    "expressions": expressions, "decided": decided, "gathered": gathered, "cost": cost, "summary": summary,
     "part": part,
 }  # fmt: skip
 
@@ -224,10 +207,6 @@ def stale(page: Path) -> Iterator[str]:
 def _cell(found: str | Cell | Picture) -> str:
     assert not isinstance(found, Picture), "a table with pictures has no place here"
     return f"{found.text} {found.note}".strip() if isinstance(found, Cell) else found
-
-
-def _name(found: Runs, folder: str, name: str) -> str:
-    return found.label(name) + " (void)" * (name in void(folder))
 
 
 def _clock(logs: dict[str, tuple[RunLog, ...]], times: list[float], errors: list[float]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Put a finished run among the results: `python tools/keep_run.py runs/curves-small results/figure3-small`.
+"""Put a finished run among the results: `python tools/keep_run.py runs/curves-small results/figure3-x`.
 
 What is kept is what cannot be made again: the logs, every byte of them, in one archive, and what was asked for
 (`run.json`). The figure is kept with few colors, for those who only look. Pages and tables follow from the logs.
