@@ -31,16 +31,16 @@ from natgrad_paper.figures.arena.methods import RATES, RULER, TARGETS
 from natgrad_paper.figures.arena.problems import PROBLEMS, Suite
 from natgrad_paper.training import cache
 from natgrad_paper.training.problem import Method
-from natgrad_paper.training.settings import stated
+from natgrad_paper.training.settings import CHOOSING, stated
 from natgrad_paper.training.source import Placed
-from natgrad_paper.training.tune import FIRST_SEED, around, pilot
+from natgrad_paper.training.tune import around, pilot
 
 STEP = 3.0
 """Between two rates."""
 EXTENSIONS = 4
 """Further rates at most, where the best is at the edge."""
 FINALISTS = 2
-SEEDS = (FIRST_SEED, FIRST_SEED + 1, FIRST_SEED + 2)
+SEEDS = (CHOOSING, CHOOSING + 1, CHOOSING + 2)
 FIELDS = ("problem", "method", "seed", "rate", "steps", "error", "iterations")
 
 
@@ -96,7 +96,7 @@ def chosen(bench: Bench, method: Method, usual: float) -> tuple[Tuned, float]:
     def attempt(rate: float, steps: int | None = None) -> float:
         constants = Tuned(rate=float(f"{rate:.2g}"), steps=steps)
         if constants not in trials:
-            trials[constants] = bench.trial(method, constants, FIRST_SEED)
+            trials[constants] = bench.trial(method, constants, CHOOSING)
         return _rank(trials[constants])
 
     def best() -> Tuned:

@@ -18,9 +18,10 @@ from natgrad_paper.cli.arguments import preset, settings
 from natgrad_paper.figures.order.streams import Examples, Plain
 from natgrad_paper.training.loop import Trainer
 from natgrad_paper.training.problem import Until
-from natgrad_paper.training.tune import FIRST_SEED, around
+from natgrad_paper.training.settings import CHOOSING
+from natgrad_paper.training.tune import around
 
-SEEDS = (FIRST_SEED, FIRST_SEED + 1)
+SEEDS = (CHOOSING, CHOOSING + 1)
 STEP, MOST = 2.0, 4
 """Between two rates, and further rates at most, where the best is at the edge."""
 STARTS: dict[str, dict[float | None, float]] = {

@@ -121,7 +121,7 @@ def run(
         problem = chosen.prepare(used, file)
         if resume:
             log.same_data(directory, problem.data["sha256"])
-            asked = asked.model_copy(update={"data": str(file or "")})
+            asked = asked.model_copy(update={"data": str(file.absolute()) if file else ""})
         if file is not None:
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
         competitors = tuple(by_name[name] for name in asked.methods)

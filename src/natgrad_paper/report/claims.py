@@ -11,9 +11,10 @@ import numpy as np
 
 from natgrad_paper.report import health
 from natgrad_paper.report.curves import common, errors_at, pairs
-from natgrad_paper.report.load import CHOOSING, Runs
+from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, LOGARITHMIC, RECONSTRUCTION, Measure, Panel, Scale
 from natgrad_paper.training.log import RunLog
+from natgrad_paper.training.settings import CHOOSING
 
 SEEDS, CONFIDENCE = 3, 0.95
 """An ordering needs at least this many seeds, and is judged by Student's interval of this confidence."""

@@ -128,10 +128,8 @@ class Pairs(NamedTuple):
     logs: list[tuple[RunLog, RunLog]]
     where: float | None
     """None if there is no such place."""
-    seeds: list[int]
-    """The pairs of which both errors were measured."""
     differences: np.ndarray
-    """The differences of the two methods' errors, on the scale of the panel, one per seed."""
+    """The differences of the two methods' errors, on the scale of the panel, where both were measured."""
 
 
 def pairs(runs: Runs, lower: str, upper: str, panel: Panel) -> Pairs:
@@ -139,11 +137,9 @@ def pairs(runs: Runs, lower: str, upper: str, panel: Panel) -> Pairs:
     one, other = ({log.seed: log for log in runs.method(name) if log.complete} for name in (lower, upper))
     logs = [(one[seed], other[seed]) for seed in sorted(one.keys() & other.keys())]
     where = common((log for pair in logs for log in pair), panel.axis)
-    found = {
-        pair[0].seed: [error_at(log, panel, where) for log in pair] for pair in logs if where is not None
-    }
-    both = {seed: panel.measure.scale.to(errors) for seed, errors in found.items() if None not in errors}
-    return Pairs(logs, where, list(both), np.array([a - b for a, b in both.values()], float))
+    found = [[error_at(log, panel, where) for log in pair] for pair in logs if where is not None]
+    both = [panel.measure.scale.to(errors) for errors in found if None not in errors]
+    return Pairs(logs, where, np.array([a - b for a, b in both], float))
 
 
 def _end(log: RunLog, axis: str) -> float:

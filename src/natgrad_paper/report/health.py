@@ -9,13 +9,12 @@ import natgrad as ng
 from natgrad_paper.report.curves import error_at
 from natgrad_paper.report.views import Measure, Panel
 from natgrad_paper.training.log import RunLog, Status
+from natgrad_paper.training.stopping import ROUNDING
 
 SHARE = 0.1
 """A run is no evidence if more than this share of its steps was refused, or had λ at its upper bound."""
 LEFT = 0.9
 """A run has left the plateau when its error is below this share of the plateau's."""
-ROUNDING = 1e-6
-"""λ counts as at its bound if it is within this share of it."""
 
 
 def ailment(log: RunLog) -> str:

@@ -23,9 +23,8 @@ import pandas as pd
 
 from natgrad_paper.errors import UserError
 from natgrad_paper.training.log import RunLog, read_all
+from natgrad_paper.training.settings import CHOOSING
 
-CHOOSING = 100
-"""Seeds from here on are for choosing settings."""
 KEYS = ["method", "seed", "training"]
 """The first columns of every table."""
 TABLES = ("runs", "evaluations", "steps", "measures")

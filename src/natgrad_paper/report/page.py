@@ -11,10 +11,11 @@ from markupsafe import Markup
 from natgrad_paper.report import claims, diagnostics, health, images, provenance, tables
 from natgrad_paper.report.claims import Judged, Verdict
 from natgrad_paper.report.figure import draw, grouped, png, svg
-from natgrad_paper.report.load import CHOOSING, Runs
+from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Picture
 from natgrad_paper.report.story import Story
 from natgrad_paper.report.views import AXES
+from natgrad_paper.training.settings import CHOOSING
 
 HERE = Path(__file__).parent
 STYLES = ("holds", "fails", "open", "open", "open", "open")

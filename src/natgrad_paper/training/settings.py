@@ -40,6 +40,8 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 Size = Annotated[int, Field(ge=1, le=100_000)]
 """A size of something that takes memory."""
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
+CHOOSING = 100
+"""Seeds from here on are for choosing settings, smaller ones for results."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

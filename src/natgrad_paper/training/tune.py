@@ -14,10 +14,8 @@ from natgrad_paper.errors import UserError
 from natgrad_paper.training.loop import Event, Trainer
 from natgrad_paper.training.precision import precise
 from natgrad_paper.training.problem import Method, Problem
+from natgrad_paper.training.settings import CHOOSING
 from natgrad_paper.training.source import Placed
-
-FIRST_SEED = 100
-"""Seeds from here on are for choosing settings: no claim is judged by them."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,13 @@ def tune(
         problem: The problem.
         method: The method to tune.
         trials: The changes of each trial in words, and the settings with these changes.
-        seed: The seed of every trial, at least `FIRST_SEED`.
+        seed: The seed of every trial, at least `CHOOSING`.
         error: The name of the error that counts.
         watch: Called with the number of the trial, how many there are, and an event.
     """
-    if seed < FIRST_SEED:
+    if seed < CHOOSING:
         raise UserError(
-            f"--seed: expected {FIRST_SEED} or more, since smaller seeds are for results, found {seed}"
+            f"--seed: expected {CHOOSING} or more, since smaller seeds are for results, found {seed}"
         )
     problem = problem.validated()
     if problem.train is None:

@@ -398,7 +398,7 @@ def test_the_pictures_show_what_is_trained_on(tiny, problem):
     def shown(pinched):
         record = protocol.shown(problem.glyphs, 0, pinched)
         stages = np.frombuffer(base64.b64decode(record["images"]), np.uint8).reshape(record["shape"])
-        assert record["labels"] == list(protocol.STAGES[: len(stages)])
+        assert record["labels"] == list(characters.STAGES[: len(stages)])
         # The last stage, made half as wide, is what a training sees.
         halves = stages[-1].reshape(-1, 16, 2, 16, 2).astype(float).sum(axis=(2, 4)).reshape(-1, 256)
         changed = settings("order", *TINY, f"stream.pinched={str(pinched).lower()}")

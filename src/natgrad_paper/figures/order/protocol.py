@@ -30,7 +30,6 @@ from natgrad_paper.training.problem import Method, Until
 from natgrad_paper.training.runner import Run, Training
 
 UNPERTURBED, FORWARDS, BACKWARDS = "unperturbed", "drift-forwards", "drift-backwards"
-STAGES = ("glyph", "slant", "thickness", "affine", "elastic", "pinch")
 SHOWN = 14
 """The number of characters of which every stage is kept for the report."""
 CHUNK = 1000
@@ -201,4 +200,4 @@ def shown(source: characters.Source, seed: int, pinched: bool) -> dict[str, Any]
     stages, labels = characters.show(source, characters.stream(seed, STREAM), indices, pinched=pinched)
     lines = np.asarray(stages).swapaxes(0, 1)
     names = " ".join(CHARACTERS[label] for label in np.asarray(labels))
-    return pictures("data", f"first characters of a stream: {names}", lines, STAGES[: len(lines)])
+    return pictures("data", f"first characters of a stream: {names}", lines, characters.STAGES[: len(lines)])

@@ -10,12 +10,8 @@ import natgrad as ng
 from natgrad import tree
 from natgrad_paper.training.problem import Tree
 
-WHERE = {
-    "kl_metric": "the metric’s inputs",
-    "kl_gradient": "the gradient’s inputs",
-    "kl_held_out": "held-out inputs",
-}
-"""The fields of a logged step, and what each is measured on."""
+WHERE = ("kl_metric", "kl_gradient", "kl_held_out")
+"""The fields of a logged step, for the inputs of the metric, those of the gradient, and held-out ones."""
 
 
 @dataclass(frozen=True)
