@@ -163,12 +163,17 @@ def cost(experiment: Any, settings: Any, methods: int, seeds: int) -> str:
     if experiment.cost is not None:
         return str(experiment.cost(settings, methods, seeds))
     budget, besides = settings.budget, "besides compiling and evaluating"
-    runs = f"{methods} method{'s' * (methods > 1)} × {seeds} seed{'s' * (seeds > 1)}"
+    problems = experiment.problems(settings)
+    parts = [(problems, "problem")] * (problems > 1) + [(methods, "method"), (seeds, "seed")]
+    runs, trainings = (
+        " × ".join(f"{number} {name}{'s' * (number > 1)}" for number, name in parts),
+        problems * methods * seeds,
+    )
     if budget.seconds is not None:
-        total = duration(budget.seconds * methods * seeds)
+        total = duration(budget.seconds * trainings)
         return f"{runs} × {duration(budget.seconds)} = {total} of training, {besides}"
     runs += f" × {budget.iterations} iterations"
     if budget.step_seconds is None:
         return runs
-    about = duration(budget.limit * budget.step_seconds * methods * seeds)
+    about = duration(budget.limit * budget.step_seconds * trainings)
     return f"{runs} of {budget.step_seconds:g} s = about {about} of training, an estimate for two cores, {besides}"

@@ -141,7 +141,8 @@ def run(
                 highlight=False,
             )
             console.print(cost(chosen, used, len(competitors), len(asked.seeds)), highlight=False)
-            trainings = chosen.trainings(used, len(competitors), len(asked.seeds))
+            problems = chosen.problems(used)
+            trainings = problems and problems * len(competitors) * len(asked.seeds)
             with progress.display(console, trainings, chosen.story.view.main) as display:
                 whole = Run(
                     chosen.name, asked.preset, used, problem, chosen.methods, competitors, asked.seeds, directory,

@@ -38,8 +38,8 @@ class Experiment:
     """Whether its methods make sense only together, so that all of them run."""
     cost: Callable[[Any, int, int], str] | None = None
     """What a run costs, in words, from (settings, methods, seeds), if the budget does not tell."""
-    trainings: Callable[[Any, int, int], int | None] = lambda settings, methods, seeds: methods * seeds
-    """How many trainings a run has, from the same, so that the screen can show the time left; None if unknown."""
+    problems: Callable[[Any], int | None] = lambda settings: 1
+    """On how many problems a method is trained from each seed, from the settings; None if that is not known."""
 
     def presets(self) -> dict[str, Preset]:
         """Return the presets by name."""

@@ -410,4 +410,4 @@ def test_the_suite_is_one_problem_where_there_is_one():
     several = prepare(settings("arena"), None)
     assert several.train is None
     assert several.data["name"] == "10 problems"
-    assert figures.load("arena").trainings(settings("arena"), 3, 2) == 60
+    assert figures.load("arena").problems(settings("arena")) == 10

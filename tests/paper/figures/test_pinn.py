@@ -10,6 +10,7 @@ from synthetic import run_log
 
 from figures.runs import conduct, invoke, run, settings
 from natgrad_paper import figures
+from natgrad_paper.cli.arguments import cost
 from natgrad_paper.figures.pinn import solutions, taylor
 from natgrad_paper.figures.pinn.claims import GOALS, InTime, NoneStuck
 from natgrad_paper.figures.pinn.equations import EQUATIONS
@@ -182,5 +183,6 @@ def test_it_can_be_tuned_and_stop_early(tmp_path):
 
 
 def test_what_a_run_costs_counts_its_equations():
-    words = figures.load("pinn").cost(settings("pinn", 'problems=["p1", "p2"]', "budget.seconds=30"), 3, 10)
+    used = settings("pinn", 'problems=["p1", "p2"]', "budget.seconds=30")
+    words = cost(figures.load("pinn"), used, 3, 10)
     assert words.startswith("2 problems × 3 methods × 10 seeds × 30 s = 30 min of training")

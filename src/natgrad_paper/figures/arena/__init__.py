@@ -8,8 +8,8 @@ for comparison: a target is what tuned AdamW reaches. `tools/measure_arena.py` m
 from natgrad_paper.figures.arena.claims import CLAIMS, RULE, VIEW
 from natgrad_paper.figures.arena.methods import METHODS, UNTUNED
 from natgrad_paper.figures.arena.panels import CAPTION, draw, sections
-from natgrad_paper.figures.arena.problems import Settings, prepare
-from natgrad_paper.figures.arena.protocol import cost, drive, trainings
+from natgrad_paper.figures.arena.problems import Settings, posed, prepare
+from natgrad_paper.figures.arena.protocol import drive
 from natgrad_paper.figures.base import figure
 from natgrad_paper.report.story import Story
 
@@ -24,6 +24,6 @@ STORY = Story(
     diagnostics=False,
 )
 EXPERIMENT = figure(
-    "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED), drive=drive, cost=cost,
-    trainings=trainings,
+    "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED), drive=drive,
+    problems=lambda settings: len(list(posed(settings))),
 )  # fmt: skip

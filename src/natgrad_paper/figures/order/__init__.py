@@ -44,5 +44,5 @@ STORY = Story(
 EXPERIMENT = figure(
     "order", STORY, Settings, METHODS, prepare, ("sgd", "ngd"),
     "stream.side stream.batch stream.segment stream.segments model repeats held_out sgd ngd.rate ngd.damping",
-    drive=drive, whole=True, cost=cost, trainings=lambda settings, methods, seeds: None,
+    drive=drive, whole=True, cost=cost, problems=lambda settings: None,
 )  # fmt: skip

@@ -8,13 +8,13 @@ from natgrad_paper.figures.pinn.claims import CLAIMS, RULE, VIEW
 from natgrad_paper.figures.pinn.methods import METHODS
 from natgrad_paper.figures.pinn.panels import CAPTION, draw, sections
 from natgrad_paper.figures.pinn.problems import Settings, prepare
-from natgrad_paper.figures.pinn.protocol import cost, drive, trainings
+from natgrad_paper.figures.pinn.protocol import drive
 from natgrad_paper.report.story import Story
 
 STORY = Story(
     "Physics-informed nets", VIEW, CLAIMS, figure=draw, caption=CAPTION, sections=sections, rule=RULE, diagnostics=False
 )  # fmt: skip
 EXPERIMENT = figure(
-    "pinn", STORY, Settings, METHODS, prepare, tuple(method.name for method in METHODS), drive=drive, cost=cost,
-    trainings=trainings,
+    "pinn", STORY, Settings, METHODS, prepare, tuple(method.name for method in METHODS), drive=drive,
+    problems=lambda settings: len(settings.problems),
 )  # fmt: skip
