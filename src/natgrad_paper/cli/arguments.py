@@ -165,10 +165,8 @@ def cost(experiment: Any, settings: Any, methods: int, seeds: int) -> str:
     budget, besides = settings.budget, "besides compiling and evaluating"
     problems = experiment.problems(settings)
     parts = [(problems, "problem")] * (problems > 1) + [(methods, "method"), (seeds, "seed")]
-    runs, trainings = (
-        " × ".join(f"{number} {name}{'s' * (number > 1)}" for number, name in parts),
-        problems * methods * seeds,
-    )
+    runs = " × ".join(f"{number} {name}{'s' * (number > 1)}" for number, name in parts)
+    trainings = problems * methods * seeds
     if budget.seconds is not None:
         total = duration(budget.seconds * trainings)
         return f"{runs} × {duration(budget.seconds)} = {total} of training, {besides}"
