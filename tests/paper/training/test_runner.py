@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import islice, pairwise
 
 import numpy as np
@@ -229,7 +230,7 @@ def test_what_a_kill_left_behind_of_a_finished_training_goes(undisturbed, tmp_pa
     shutil.copytree(undisturbed / "logs", tmp_path / "logs")
     (tmp_path / "checkpoints" / "sgd.0").mkdir(parents=True)
     (tmp_path / "checkpoints" / "sgd.0" / f"000000004.{'0' * 64}.npz").write_bytes(b"")
-    for how in (in_turn, taking_turns(1.0)):
+    for how in (in_turn, partial(taking_turns, seconds=1.0)):
         display = Notes()
         drive(run(tmp_path, [SGD], display=display, resume=True), how)
         assert display.skipped == ["SGD, seed 0"]
@@ -324,7 +325,7 @@ def test_seeds_are_the_outer_loop_and_differ(tmp_path):
 
 def test_taking_turns_gives_the_same_numbers(undisturbed, tmp_path):
     display = Notes()
-    assert drive(run(tmp_path, METHODS, display=display), taking_turns(1e-9)) == []
+    assert drive(run(tmp_path, METHODS, display=display), partial(taking_turns, seconds=1e-9)) == []
     assert contents(tmp_path) == contents(undisturbed)
     order = list(dict.fromkeys(title for title, _ in display.events))
     assert len(order) == 4
@@ -335,7 +336,7 @@ def test_taking_turns_gives_the_same_numbers(undisturbed, tmp_path):
 
 def test_turns_are_so_many_seconds_of_training(tmp_path):
     display = Notes()
-    drive(run(tmp_path, [SGD, NGD], display=display), taking_turns(1e9))
+    drive(run(tmp_path, [SGD, NGD], display=display), partial(taking_turns, seconds=1e9))
     changes = sum(one[0] != other[0] for one, other in pairwise(display.events))
     assert changes == 1
 
@@ -343,14 +344,16 @@ def test_turns_are_so_many_seconds_of_training(tmp_path):
 def test_all_that_take_turns_save_when_one_is_stopped(undisturbed, tmp_path):
     display = Notes("NGD, seed 0", 9, stop)
     with pytest.raises(Stopped):
-        drive(run(tmp_path, METHODS, display=display), taking_turns(1e-9))
+        drive(run(tmp_path, METHODS, display=display), partial(taking_turns, seconds=1e-9))
     saved = {path.parent.name: int(path.name[:9]) for path in tmp_path.glob("checkpoints/*/*.npz")}
     assert saved.keys() == {"sgd.0", "ngd.0", "growing.0", "averaged.0"}
     assert min(saved.values()) > 0
     for found in log.read_all(tmp_path):
         assert found.status is Status.INTERRUPTED
     again = Notes()
-    assert drive(run(tmp_path, METHODS, display=again, resume=True), taking_turns(1e-9)) == []
+    assert (
+        drive(run(tmp_path, METHODS, display=again, resume=True), partial(taking_turns, seconds=1e-9)) == []
+    )
     assert dict(reversed(again.events)) == {
         f"{method.label}, seed 0": saved[f"{method.name}.0"] for method in METHODS
     }

@@ -11,13 +11,7 @@ from natgrad_paper.figures.race.claims import CLAIMS, RULE, VIEW
 from natgrad_paper.figures.race.methods import KFAC, METHODS
 from natgrad_paper.figures.race.problems import Settings, prepare
 from natgrad_paper.report.story import Story
-from natgrad_paper.training.runner import Run, taking_turns
-
-
-def drive(run: Run) -> list[str]:
-    """Let the methods of a seed take turns."""
-    return taking_turns(run.settings.turn)(run)
-
+from natgrad_paper.training.runner import taking_turns
 
 STORY = Story("A race by the clock", VIEW, CLAIMS, rule=RULE)
 # Presets may set the constants of kfac-jax where it is not installed, too.
@@ -28,5 +22,5 @@ EXPERIMENT = figure(
     METHODS,
     prepare,
     ("kncg", "nesterov", "adam"),
-    drive=drive,
+    drive=lambda run: taking_turns(run, run.settings.turn),
 )
