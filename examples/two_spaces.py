@@ -17,7 +17,7 @@ X, TARGET, START = jnp.array([[0.5], [1.5]]), jnp.array([[1.2], [0.2]]), {"a": 0
 
 
 def model(params, x):
-    """Return 2 tanh(ax) − bx/3: two parameters of very different effect."""
+    """Return 2 tanh(ax) + (1 − b)x/3: two parameters of very different effect."""
     return 2 * jnp.tanh(params["a"] * x) + (1 - params["b"]) * x / 3
 
 
