@@ -120,6 +120,9 @@ def test_few_programs_are_compiled(compilations):
 def test_a_class_of_minus_one_and_a_weight_for_it():
     report = ng.check(MODEL, ng.Categorical(), PARAMS, (X, CLASSES.at[0].set(-1)))
     only(report, "targets", "these run from -1 to 2")
+    weights = jnp.ones(len(X)).at[0].set(0)
+    assert ng.check(MODEL, ng.Categorical(), PARAMS, (X, CLASSES.at[0].set(-1), weights))
+    only(ng.check(MODEL, ng.Categorical(), PARAMS, (X, None)), "shapes", "the batch has no targets")
     assert "Mask a position by a weight of 0" in str(report)
 
 

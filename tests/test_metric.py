@@ -13,7 +13,9 @@ from models import MODELS, WEIGHTS, targets_for
 import natgrad as ng
 from natgrad import tree
 from natgrad.here import Here
+from natgrad.likelihood import random_signs
 from natgrad.metric import Metric
+from natgrad.part import is_built_in
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -449,6 +451,44 @@ def test_a_sampled_metric_is_sampled_once_a_step(metric, solver):
     drawn = ("random_bits", "threefry2x32")
     assert any(each.primitive.name in drawn for each in oracles.primitives(jaxpr.jaxpr))
     assert not [each for each in oracles.primitives(jaxpr.jaxpr, looped=True) if each.primitive.name in drawn]
+
+
+def test_gauss_newton_of_a_product_has_a_factor_for_each_part():
+    """One part's loss is a bare one, and the parts have different numbers of examples."""
+    likelihood = ng.Product(
+        ng.Categorical(), ng.Likelihood.from_loss(lambda r, t: jnp.sum((r - t) ** 4, axis=1))
+    )
+
+    def model(params, inputs):
+        return inputs[0] @ params["a"], jnp.tanh(inputs[1] @ params["b"])
+
+    keys = jax.random.split(jax.random.key(0), 5)
+    params = {"a": jax.random.normal(keys[0], (3, 4)), "b": jax.random.normal(keys[1], (3, 2))}
+    inputs = jax.random.normal(keys[2], (6, 3)), jax.random.normal(keys[3], (5, 3))
+    targets = jnp.array([0, 1, 2, 3, 0, 1]), jax.random.normal(keys[4], (5, 2))
+    steps = []
+    for solver in (ng.CG(200, 1e-12), ng.Direct()):
+        opt = ng.natural_gradient(
+            model, likelihood, metric=ng.GaussNewton(), solver=solver, damping=ng.Constant(0.1)
+        )
+        steps.append(opt.step(params, opt.init(params), (inputs, targets))[0])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7), *steps)
+    opt = ng.kncg(model, likelihood, metric=ng.GaussNewton())
+    assert opt.step(params, opt.init(params), (inputs, targets))[2].accepted
+
+
+def test_random_signs_of_several_leaves_are_independent():
+    keys = jax.random.split(jax.random.key(0), 500)
+    one, other = random_signs(keys, (jnp.zeros((500, 2)), jnp.zeros((500, 2))))
+    assert abs(float(jnp.mean(one * other))) < 0.15
+
+
+def test_a_sum_with_a_users_metric_is_not_built_in():
+    class Own(ng.DiagonalFisher):
+        pass
+
+    assert is_built_in(ng.Fisher() + ng.GaussNewton())
+    assert not is_built_in(ng.Fisher() + Own())
 
 
 class Listener:

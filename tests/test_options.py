@@ -121,6 +121,28 @@ def test_decay_keeps_half_precision():
     assert {leaf.dtype for leaf in jax.tree.leaves(after)} == {jnp.dtype(jnp.bfloat16)}
 
 
+class Callable_(dict):
+    """A tree of booleans that can be called, as a module of Equinox can."""
+
+    def __call__(self, x):
+        return x
+
+
+jax.tree_util.register_pytree_with_keys(
+    Callable_,
+    lambda d: ([(jax.tree_util.DictKey(key), d[key]) for key in sorted(d)], tuple(sorted(d))),
+    lambda keys, leaves: Callable_(zip(keys, leaves, strict=True)),
+)
+
+
+def test_a_mask_may_be_callable():
+    from natgrad import frozen
+
+    mask = frozen.predicate("trainable", Callable_(a=True, b=False))
+    assert mask((jax.tree_util.DictKey("a"),), None)
+    assert not mask((jax.tree_util.DictKey("b"),), None)
+
+
 def test_bad_decays_are_named():
     with pytest.raises(ValueError, match=r"weight_decay=1.5: give a part of the weights"):
         natural(MODEL, weight_decay=1.5)

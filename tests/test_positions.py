@@ -113,7 +113,7 @@ def test_a_sampled_fisher_is_the_exact_one_in_the_mean():
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_mask_is_the_same_as_leaving_the_positions_out(name):
-    """And what is said at a masked position, a class of −1 or a huge number, is not heard."""
+    """And what is said at a masked position, a class of −100 or a huge number, is not heard."""
     likelihood, targets = CASES[name]
     rows = np.flatnonzero(np.asarray(MASK).ravel())
 
@@ -127,7 +127,7 @@ def test_a_mask_is_the_same_as_leaving_the_positions_out(name):
             params, state, info = opt.step(params, state, batch)
         return flat(params), info
 
-    garbage = -1 if name == "categorical" else 1e6
+    garbage = -100 if name == "categorical" else 1e6
     hidden = jnp.where(MASK.reshape(7, 4, *(1,) * (targets.ndim - 2)) == 0, garbage, targets)
     masked, info = trained(MODEL, (X, hidden, MASK))
     places = jnp.asarray(rows)[:, None]
@@ -176,6 +176,17 @@ def test_an_objective_is_told_each_position_as_an_example():
     _, _, info = opt.step(PARAMS, opt.init(PARAMS), (X, REALS, WEIGHTS))
     wanted = jnp.sum(WEIGHTS * jnp.sum(jnp.abs(MODEL(PARAMS, X) - REALS), axis=-1)) / jnp.sum(WEIGHTS)
     np.testing.assert_allclose(info.loss, wanted, rtol=1e-12)
+
+
+def test_an_objective_may_know_positions_alone():
+    def picked(outputs, targets):
+        return -jnp.take_along_axis(jax.nn.log_softmax(outputs), targets[:, None], axis=1)[:, 0]
+
+    opt = ng.natural_gradient(MODEL, ng.Categorical(), objective=picked)
+    _, _, info = opt.step(PARAMS, opt.init(PARAMS), (X, CLASSES, WEIGHTS))
+    plain = ng.natural_gradient(MODEL, ng.Categorical())
+    _, _, wanted = plain.step(PARAMS, plain.init(PARAMS), (X, CLASSES, WEIGHTS))
+    np.testing.assert_allclose(info.loss, wanted.loss, rtol=1e-12)
 
 
 @pytest.mark.parametrize("preconditioner", [ng.Diagonal(), ng.Jacobi(), ng.Kronecker()])

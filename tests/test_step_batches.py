@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from models import MODELS, WEIGHTS, mlp, targets_for
 
 import natgrad as ng
+from natgrad.examples import window
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -462,13 +463,37 @@ def test_a_probe_is_the_next_examples_of_the_batch_for_metric_and_ratio(microbat
     plain = ng.kncg(mlp, ng.Bernoulli(), probe=None, **common)
     one, other = (PARAMS, probing.init(PARAMS)), (PARAMS, plain.init(PARAMS))
     assert len(X) % 3
-    starts = [*range(0, len(X) - 3, 3), len(X) - 3, 0]  # The last window ends with the batch.
-    for start in starts:
+    starts = [*range(0, len(X) - 3, 3), len(X) - 3]  # The last window ends with the batch.
+    for start in [*starts, starts[1]]:  # The second round begins with the second window.
         part = slice(start, start + 3)
         *one, info = probing.step(*one, (X, T))
         *other, wanted = plain.step(*other, (X, T), metric_inputs=X[part], ratio_batch=(X[part], T[part]))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), one[0], other[0])
         np.testing.assert_allclose(info.rho, wanted.rho, rtol=1e-6)
+
+
+@pytest.mark.parametrize("windows", range(2, 10))
+def test_no_window_is_missed_by_what_happens_every_few_steps(windows):
+    """And every round of steps takes all of them."""
+    batch = jnp.arange(windows)
+    taken = [int(window(batch, 1, jnp.asarray(step))[0]) for step in range(windows**4)]
+    for start in range(0, len(taken), windows):
+        assert set(taken[start : start + windows]) == set(range(windows))
+    for every in (2, 3, 4, 8):
+        assert set(taken[::every]) == set(range(windows))
+
+
+def test_a_gradient_that_is_given_tells_one_batch_from_many_under_a_penalty_too():
+    opt = ng.kncg(mlp, ng.Bernoulli(), preconditioner=ng.Jacobi(), l2=0.1)
+    found = []
+    for given in (False, True):
+        params, state = PARAMS, opt.init(PARAMS)
+        for _ in range(8):
+            loss = jax.grad(lambda p: jnp.mean(ng.Bernoulli().nll(mlp(p, X), T)))
+            rest = {"gradient": loss(params)} if given else {}
+            params, state, info = opt.step(params, state, (X, T), **rest)
+        found.append((state.average, state.inner.record, info.loss))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-12), *found)
 
 
 def test_a_probe_leaves_alone_what_is_given_weighted_or_short():

@@ -79,6 +79,23 @@ def test_donated_buffers(expected):
     assert same((params, state, info), expected)
 
 
+def test_every_array_of_a_fresh_state_has_a_buffer_of_its_own():
+    """So that all of them can be donated."""
+    long = ng.kncg(mlp, ng.Bernoulli(), preconditioner=ng.Kronecker(limit=3, uneven=200.0))
+    link = ng.optax.scale_by_natural_gradient(mlp, ng.Bernoulli())
+    states = [
+        long.init(CASE.params),
+        link.init(CASE.params),
+        ng.optax.kncg(mlp, ng.Bernoulli()).init(CASE.params),
+    ]
+    for state in states:
+        places = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+        assert len(set(places)) == len(places)
+    params = jax.tree.map(jnp.array, CASE.params)
+    jax.jit(long.step, donate_argnums=(0, 1))(params, long.init(params), BATCH)
+    (_, *_), *_ = ng.loop(long, CASE.params, [BATCH])
+
+
 def test_state_keeps_its_structure_shapes_and_dtypes(expected):
     def kinds(x):
         return jax.tree.structure(x), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(x)]

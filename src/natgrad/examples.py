@@ -38,8 +38,12 @@ class Examples(NamedTuple):
         return max(leaf.shape[0] for leaf in jax.tree.leaves(self.inputs))
 
     def weighted(self, losses: Tree) -> Tree:
-        """Return c_i ℓ_i."""
-        return jax.tree.map(lambda c, loss: c.astype(loss.dtype) * loss, self.coefficients, losses)
+        """Return c_i ℓ_i, 0 where c_i is 0: what is masked may have any target."""
+
+        def one(c: Array, loss: Array) -> Array:
+            return jnp.where(c == 0, 0, c.astype(loss.dtype) * loss)
+
+        return jax.tree.map(one, self.coefficients, losses)
 
 
 class OverExamples(Generic[Seen]):
@@ -131,11 +135,20 @@ def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
 def window(batch: Tree, count: int, steps: Array) -> Tree:
     """Return `count` neighbors of a batch: every step takes the next ones, and after the last the first ones again.
 
-    If `count` does not divide the batch, the last window begins earlier, and shares examples with the one before.
+    If `count` does not divide the batch, the last window begins earlier, and shares examples with the one before. The
+    order changes from round to round, so that what happens every few steps does not always meet the same window.
     """
     length = jax.tree.leaves(batch)[0].shape[0]
-    start = (steps % -(-length // count)) * count
-    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, count), batch)
+    windows = -(-length // count)
+    place = steps + steps // windows + steps // windows**2 + steps // windows**3
+    start = (place % windows) * count
+
+    def cut(leaf: Array) -> Array:
+        shards = _place(leaf)
+        leaf = leaf if shards is None or count % shards[1] == 0 else _gathered(leaf)
+        return jax.lax.dynamic_slice_in_dim(leaf, start, count)
+
+    return jax.tree.map(cut, batch)
 
 
 def _scan(
@@ -205,7 +218,7 @@ class Chunking:
         length, *rest = leaf.shape
         groups = self.groups(length)
         if not self.keeps(leaf):
-            leaf = jax.reshard(leaf, NamedSharding(jax.typeof(leaf).sharding.mesh, PartitionSpec()))
+            leaf = _gathered(leaf)
         return leaf.reshape(groups, length // groups, *rest)
 
     def chunk(self, arranged: Array, number: Array) -> Array:
@@ -283,6 +296,11 @@ def _zeros_of(fn: Callable[[], Tree]) -> Tree:
         return jnp.zeros(leaf.shape, leaf.dtype, out_sharding=getattr(leaf, "sharding", None))
 
     return jax.tree.map(zeros, jax.eval_shape(fn))
+
+
+def _gathered(leaf: Array) -> Array:
+    """Return a sharded array on every device."""
+    return jax.reshard(leaf, NamedSharding(jax.typeof(leaf).sharding.mesh, PartitionSpec()))
 
 
 def _place(leaf: Any) -> tuple[Any, int] | None:

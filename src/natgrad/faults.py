@@ -103,6 +103,8 @@ def prepare(
     problem = Problem(model, likelihood, objective, has_aux=has_aux, rest=rest, context=context)
     try:
         inputs, targets, weights = validate.batch("batch", batch)
+        if targets is None:
+            raise ValueError("the batch has no targets.")
         examples = problem.examples(params, inputs, targets, weights)
         scaled, again = jax.device_get(_runs(problem, params, inputs))
     except Exception as error:
@@ -175,17 +177,20 @@ def targets(case: Case) -> Found:
     """Look at the values of the targets, where the likelihood restricts them."""
     if case.problem.objective is not None:
         return None
-    for likelihood, outputs, targets in case.pairs():
-        found = _target_values(likelihood, outputs, targets)
+    several = isinstance(case.problem.likelihood, Product)
+    weights = case.examples.coefficients if several else [case.examples.coefficients]
+    for (likelihood, outputs, targets), own in zip(case.pairs(), weights, strict=True):
+        found = _target_values(likelihood, outputs, targets, np.asarray(own) != 0)
         if found is not None:
             return found
     return None
 
 
-def _target_values(likelihood: Likelihood, outputs: Any, targets: Any) -> Found:
+def _target_values(likelihood: Likelihood, outputs: Any, targets: Any, counted: np.ndarray) -> Found:
     if not isinstance(likelihood, (Bernoulli, Categorical, Poisson)):
         return None
-    values = np.asarray(targets)
+    hard = np.ndim(targets) < outputs.ndim
+    values = np.asarray(targets)[counted]  # What has a weight of 0 may have any target.
     low, high = values.min(), values.max()
     if isinstance(likelihood, Bernoulli) and not (low >= 0 and high <= 1):
         return (
@@ -196,12 +201,12 @@ def _target_values(likelihood: Likelihood, outputs: Any, targets: Any) -> Found:
         return f"Poisson targets are counts; the smallest is {low}.", "Use ng.Gaussian() for signed numbers."
     if isinstance(likelihood, Categorical):
         classes = outputs.shape[-1]
-        if values.ndim < outputs.ndim and not (low >= 0 and high < classes):
+        if hard and not (low >= 0 and high < classes):
             return (
                 f"Class indices must lie in 0…{classes - 1}; these run from {low} to {high}.",
                 "Count classes from 0, one logit per class. Mask a position by a weight of 0, not by a target of −1.",
             )
-        if values.ndim == outputs.ndim and not (low >= 0 and np.allclose(values.sum(-1), 1, atol=1e-3)):
+        if not hard and not (low >= 0 and np.allclose(values.sum(-1), 1, atol=1e-3)):
             return (
                 "One-hot (or soft) targets must be non-negative rows that sum to 1.",
                 "Give integer classes, or divide each row by its sum.",

@@ -27,10 +27,11 @@ class Mask:
 
 def predicate(name: str, chosen: Any) -> Predicate:
     """Return a hashable rule: a function stays as it is; a tree of booleans, or a prefix of one, becomes a `Mask`."""
-    if callable(chosen):
-        return chosen
     marks = jax.tree_util.tree_leaves_with_path(chosen)
     if not marks or any(not isinstance(mark, bool) for _, mark in marks):
+        # A module of booleans may be callable, too.
+        if callable(chosen):
+            return chosen
         raise TypeError(
             f"{name} must be a function (path, leaf) -> bool, or a tree of True and False shaped like params."
         )

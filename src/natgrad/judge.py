@@ -1,4 +1,4 @@
-"""What a step did: its change of the loss, its outcome, and the evidence for the damping rule."""
+"""What a step did: its outcome, and the evidence for the damping rule."""
 
 from typing import Any
 
@@ -14,12 +14,10 @@ from natgrad.problem import working
 from natgrad.search import Found
 from natgrad.solve.result import Reason
 from natgrad.state import Outcome
-from natgrad.trial import Trial
+from natgrad.trial import Trial, penalty
 
 
-def outcome(
-    here: Here, proposal: Proposal, found: Found, trial: Trial, measured: bool, least_ratio: Any
-) -> Array:
+def outcome(opt: Any, here: Here, proposal: Proposal, found: Found, trial: Trial) -> Array:
     """Return the `Outcome`. Finiteness is tested first, numbers are compared after; the earliest cause is named."""
     # A length is finite only if every entry is, and a slope only if its row is, so no further passes are needed.
     gradient_ok = tree.is_finite(trial.grad_norm, () if here.loss is None else here.loss)
@@ -27,15 +25,15 @@ def outcome(
     metric_ok = tree.is_finite(proposal.slopes, trial.step_norm, curvature)
     # In half precision a sum can overflow where its terms do not.
     metric_ok &= tree.is_finite([leaf for leaf in jax.tree.leaves(trial.moved) if leaf.dtype.itemsize < 4])
-    loss_ok = _starts_finite(here, trial, measured) & tree.is_finite(found.change)
-    if measured:
+    loss_ok = _starts_finite(here, trial, opt.measures_ratio) & tree.is_finite(found.change)
+    if opt.measures_ratio:
         loss_ok &= jnp.isfinite(trial.actual)
 
     result = jnp.asarray(Outcome.ACCEPTED, jnp.int32)
-    if least_ratio is not None:
+    if opt.least_ratio is not None:
         # The test is not "below": a ρ of NaN counts as a broken promise too.
-        result = jnp.where(trial.rho >= least_ratio, result, Outcome.REJECTED)
-    if measured:
+        result = jnp.where(trial.rho >= opt.least_ratio, result, Outcome.REJECTED)
+    if opt.measures_ratio:
         unseen = unresolved(trial.actual, trial.predicted, trial.start.resolution)
         result = jnp.where(unseen, Outcome.UNMEASURABLE, result)
     if here.search is not None:
@@ -53,37 +51,33 @@ def outcome(
 
 
 def evidence(
-    here: Here,
-    proposal: Proposal,
-    trial: Trial,
-    outcome: Array,
-    taken: Array,
-    measured: bool,
-    judges_last: bool,
+    opt: Any, here: Here, proposal: Proposal, trial: Trial, outcome: Array, taken: Array
 ) -> Evidence:
     """Return what the step tells the damping rule."""
-    stretch, slope = _again(here) if judges_last else (jnp.zeros_like(trial.rho),) * 2
+    stretch, slope = _again(here) if opt.judges_last else (jnp.zeros_like(trial.rho),) * 2
+    again = opt.judges_last and here.last is not None
     return Evidence(
         # If a search stayed at θ, there is nothing to compare.
         rho=jnp.where(outcome == Outcome.NO_DECREASE, jnp.nan, trial.rho),
         taken=taken,
         unmeasurable=outcome == Outcome.UNMEASURABLE,
-        blameless=_blameless(here, trial, outcome, measured),
+        blameless=_blameless(here, trial, outcome, opt.measures_ratio),
         suspect=outcome == Outcome.NONFINITE_METRIC,
         stretch=stretch,
         slope=slope,
-        fresh=fresh(own_loss(here), here.last) if judges_last and here.last is not None else jnp.array(False),
+        fresh=fresh(own_loss(opt, here), here.last) if again else jnp.array(False),
         steepness=trial.grad_norm / tree.norm(working(here.params)),
         share=_share(here, proposal),
         steps=here.steps,
     )
 
 
-def own_loss(here: Here) -> Array:
-    """Return the loss on the gradient batch; NaN if a gradient was given without it."""
+def own_loss(opt: Any, here: Here) -> Array:
+    """Return the loss on the gradient batch, with its penalty; NaN if a gradient was given without it."""
     if here.loss is not None:
         return here.loss
-    return jnp.full_like(here.damping, jnp.nan) if here.own is None else here.own.loss
+    bare = jnp.full_like(here.damping, jnp.nan) if here.own is None else here.own.loss
+    return bare + penalty(opt, working(here.params))
 
 
 def _starts_finite(here: Here, trial: Trial, measured: bool) -> Array:

@@ -164,7 +164,7 @@ class Kronecker(Preconditioner):
     def _empty(self, length: Length, count: int) -> Sides:
         size, _, dtype = length
         row = jnp.zeros((count, size), dtype)
-        scaling = (None, None) if self.uneven is None else (row, row + 1)
+        scaling = (None, None) if self.uneven is None else (jnp.zeros_like(row), row + 1)
         if not length.dense:
             return Sides(row, None, None, None, *scaling)
         rank = min(self.rank, size)

@@ -429,7 +429,7 @@ class Product(Likelihood):
 
     def at(self, outputs: Any) -> AtOutputs:
         """Return every factor's own M."""
-        return _side_by_side(self._each("at", outputs))
+        return side_by_side(self._each("at", outputs))
 
     def residual(self, outputs: Any, targets: Any) -> Any:
         """Return each factor's residual; None if a factor has none."""
@@ -473,7 +473,7 @@ class Product(Likelihood):
         return self._each("weigh", coefficients, u)
 
 
-def _side_by_side(parts: tuple[AtOutputs, ...]) -> AtOutputs:
+def side_by_side(parts: tuple[AtOutputs, ...]) -> AtOutputs:
     """Return several M as one; each acts on its own entry of a tuple of outputs."""
 
     def each(functions: tuple[Callable[[Tree], Tree], ...]) -> Callable[[Tree], Tree]:
@@ -495,10 +495,12 @@ def _broadcast(c: Array, like: Array) -> Array:
 def random_signs(keys: Array, space: Tree) -> Tree:
     """Return independent ±1 in the shape of `space`, one key per example: they do not depend on the chunking."""
 
-    def draw(like: Any) -> Array:
-        return jax.vmap(lambda key: jax.random.rademacher(key, like.shape[1:], like.dtype))(keys)
+    def draw(number: int, like: Any) -> Array:
+        own = keys if number == 0 else jax.vmap(lambda key: jax.random.fold_in(key, number))(keys)
+        return jax.vmap(lambda key: jax.random.rademacher(key, like.shape[1:], like.dtype))(own)
 
-    return jax.tree.map(draw, space)
+    leaves, structure = jax.tree.flatten(space)
+    return jax.tree.unflatten(structure, list(map(draw, range(len(leaves)), leaves)))
 
 
 def _expect_same_shape(likelihood: Likelihood, outputs: Tree, targets: Tree) -> None:

@@ -15,7 +15,7 @@ from natgrad import tree
 from natgrad.custom import densely_rooted, hessian_at_outputs
 from natgrad.examples import OverExamples
 from natgrad.here import Here, Use
-from natgrad.likelihood import AtOutputs, Bernoulli, Likelihood
+from natgrad.likelihood import AtOutputs, Bernoulli, Likelihood, Product, side_by_side
 from natgrad.operator import JacobianTerm, Operator, ProductTerm, Term, example_keys
 from natgrad.part import Part, require
 from natgrad.problem import Linearization, Model, Problem, check_model
@@ -169,6 +169,11 @@ class GaussNewton(Metric):
         if not self.needs_targets(problem):
             return problem.likelihood.at(seen.outputs)
 
+        likelihood = problem.likelihood
+        if problem.objective is None and isinstance(likelihood, Product):
+            parts = zip(likelihood.factors, seen.outputs, seen.examples.targets, strict=True)
+            return side_by_side(tuple(_of_factor(*part) for part in parts))
+
         def product(u: Tree) -> Tree:
             return hessian_at_outputs(lambda r: tree.total(problem.losses(r, seen.examples)), seen.outputs, u)
 
@@ -319,3 +324,14 @@ def _outer_products(scores: Tree, seen: Linearization) -> AtOutputs:
 
 def _count(s: Tree) -> int:
     return jax.tree.leaves(s)[0].shape[0]
+
+
+def _of_factor(factor: Likelihood, outputs: Tree, targets: Tree) -> AtOutputs:
+    """Return the Hessian of one factor's loss at its outputs."""
+    if factor.matching:
+        return factor.at(outputs)
+
+    def product(u: Tree) -> Tree:
+        return hessian_at_outputs(lambda r: factor.nll(r, targets), outputs, u)
+
+    return densely_rooted(product, outputs)

@@ -402,7 +402,7 @@ def _nothing_yet(opt: Optimizer, theta: Tree, damping: Array) -> Info:
     """Return an `Info` before the first update: the same arrays, nothing measured."""
     nan = jnp.full((), jnp.nan, tree.dtype(theta))
     none = jnp.zeros((), jnp.int32)
-    return Info(
+    info = Info(
         loss=nan,
         ratio_loss=nan,
         new_loss=nan,
@@ -420,3 +420,4 @@ def _nothing_yet(opt: Optimizer, theta: Tree, damping: Array) -> Info:
         solver=SolverInfo(none, nan, none) if opt.direction.solves else None,
         context=None,
     )
+    return jax.tree.map(jnp.array, info)  # Every array has a buffer of its own, so that all can be donated.

@@ -320,11 +320,11 @@ def decide(
 ) -> tuple[Tree, State, Info]:
     """Take the step or refuse it, and let the damping rule answer."""
     trial = tried(opt, here, proposal, found)
-    outcome = judge.outcome(here, proposal, found, trial, opt.measures_ratio, opt.least_ratio)
+    outcome = judge.outcome(opt, here, proposal, found, trial)
     unmeasurable = outcome == Outcome.UNMEASURABLE
     accepted = (outcome == Outcome.ACCEPTED) | (unmeasurable & jnp.any(found.z != 0))
 
-    seen = judge.evidence(here, proposal, trial, outcome, accepted, opt.measures_ratio, opt.judges_last)
+    seen = judge.evidence(opt, here, proposal, trial, outcome, accepted)
     damping, record, answer = opt.damping.answer(state.damping, state.record, seen)
 
     new_params = tree.where(accepted, _decayed(opt, here.params, trial.moved), here.params)
@@ -333,14 +333,14 @@ def decide(
         key=state.key,
         damping=damping,
         record=record,
-        last=_last(state, accepted, trial, judge.own_loss(here)),
+        last=_last(state, accepted, trial, judge.own_loss(opt, here)),
         direction=tree.where(
             accepted, proposal.memory, opt.direction.forget(state.direction, proposal.memory)
         ),
     )
     added = penalty(opt, working(here.params))
     info = Info(
-        loss=judge.own_loss(here) + added if here.loss is None else here.loss,
+        loss=judge.own_loss(opt, here),
         ratio_loss=trial.start.loss + added,
         new_loss=trial.start.loss + added + trial.change,
         resolution=trial.start.resolution,

@@ -47,6 +47,8 @@ def require(condition: Callable[[], Any], otherwise: str) -> None:
 
 def is_built_in(part: Any) -> bool:
     """Tell whether a part and all parts inside it are the library's own and not a user's."""
+    if isinstance(part, tuple):
+        return all(map(is_built_in, part))
     if not isinstance(part, Part):
         return True
     own = type(part).__module__.partition(".")[0] == __name__.partition(".")[0]

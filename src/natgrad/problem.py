@@ -121,12 +121,15 @@ class Problem:
             raise ValueError("The batch is empty, or an input has no example axis.")
         outputs = working_shapes(jax.eval_shape(self.evaluate, params, inputs)[0])
         _check_outputs(self.likelihood, outputs, lengths)
-        if targets is not None:
-            if self.objective is None:
-                self.likelihood.check(outputs, jax.tree.map(_shape_of, targets))
+        if targets is not None and self.objective is None:
+            self.likelihood.check(outputs, jax.tree.map(_shape_of, targets))
+        coefficients = self.likelihood.coefficients(outputs, weights)
+        if targets is not None and self.objective is not None:
+            if any(c.ndim > 1 for c in jax.tree.leaves(coefficients)):
+                whole = Examples(inputs, targets, coefficients, None)
+                jax.eval_shape(lambda r, t: _per_weight(self.objective, whole, r, t), outputs, targets)
             else:
                 _check_objective(jax.eval_shape(self.objective, outputs, targets), outputs, self.likelihood)
-        coefficients = self.likelihood.coefficients(outputs, weights)
         index = jax.tree.map(lambda c: jnp.arange(c.shape[0], dtype=jnp.uint32), coefficients)
         return Examples(inputs, targets, coefficients, index)
 

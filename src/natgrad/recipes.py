@@ -54,7 +54,7 @@ from natgrad.solve import CG, Direct, TruncatedCG
 from natgrad.tree import Tree
 
 LEAST = 5e-3
-"""KNCG's λ stops falling at this multiple of ‖g‖ / ‖θ‖; measurements on problems of the arena chose it (docs/design/kncg.md)."""
+"""KNCG's λ stops falling at this multiple of ‖g‖ / ‖θ‖; measurements chose it (docs/design/kncg.md)."""
 UNEVEN = 200.0
 """KNCG damps inputs in units of their own if they differ by this factor; the same measurements chose it."""
 Rate = float | Callable[[Any], Any]

@@ -231,6 +231,16 @@ def test_too_large_a_problem_is_projected_and_still_trains():
             np.testing.assert_allclose(row, -oracles.solve(F, g, damping), rtol=1e-6, atol=1e-9)
 
 
+def test_a_penalty_counts_as_rows():
+    """Five residuals and 13 parameters: small as the dual, but a penalty adds a row for each parameter."""
+    opt, params, batch = fit()
+    few = jax.tree.map(lambda leaf: leaf[:5], batch)
+    for l2, decomposes in ((None, True), (0.1, False)):
+        small = replace(opt, direction=Fan(largest=8, size=5), l2=l2)
+        jaxpr = jax.make_jaxpr(small.step)(params, small.init(params), few)
+        assert ("svd" in {each.primitive.name for each in oracles.primitives(jaxpr.jaxpr)}) == decomposes
+
+
 def test_a_metric_without_a_factor_is_projected():
     opt = ng.gauss_newton(CASE.model, ng.Bernoulli(), metric=ng.DiagonalFisher())
     batch = (CASE.inputs, jnp.round(jax.nn.sigmoid(CASE.inputs)))

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -51,9 +52,10 @@ def test_an_operator_that_changed_is_not_remembered():
         return d * v
 
     operator = Diagonal(d)
+    method, part = operator.__call__, partial(matvec)
     for scale in (1.0, 2.0, 4.0):
         d = operator.d = scale * D
-        for product in (matvec, operator):
+        for product in (matvec, operator, method, part):
             np.testing.assert_allclose(CG()(product, B).x, B / d, rtol=1e-3)
 
 

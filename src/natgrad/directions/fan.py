@@ -106,8 +106,10 @@ class Fan(Direction):
         assert metric is not None
         penalty = None if here.penalty is None else tree.ravel(here.penalty)
         own = Operator(term for term in metric.terms if not isinstance(term, PenaltyTerm))
-        side = min(own.height(like), tree.size(like)) if _formed(own) else self.largest + 1
-        if side > self.largest or self.solver.bytes_for(own, like) > self.solver.memory:
+        more = 0 if penalty is None else tree.size(like)  # A penalty has a row for each parameter.
+        if not _formed(own) or min(own.height(like) + more, tree.size(like)) > self.largest:
+            return self._projected(here)
+        if self.solver.bytes_for(own, like, more) > self.solver.memory:
             return self._projected(here)
         matrix, r = self.solver.matrix(own, like), None
         if here.metric_examples is None and here.loss is not None:

@@ -107,9 +107,9 @@ class Direct(Part):
     def __post_init__(self) -> None:
         require(lambda: self.memory > 0, f"Direct(memory={self.memory}): give a positive number of bytes.")
 
-    def bytes_for(self, operator: Formed, like: Tree) -> int:
-        """Return what A and its decomposition take."""
-        height, width = operator.height(like), tree.size(like)
+    def bytes_for(self, operator: Formed, like: Tree, more: int = 0) -> int:
+        """Return what A, with so many more rows, and its decomposition take."""
+        height, width = operator.height(like) + more, tree.size(like)
         return COPIES * (height * width + min(height, width) ** 2) * tree.dtype(like).itemsize
 
     def matrix(self, operator: Formed, like: Tree) -> Array:

@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -35,6 +36,10 @@ def program(function: Callable, solver: Any, matvec: Any, preconditioner: Any) -
 
 def _reads(operator: Any) -> list:
     """Return what a function or an object reads besides its arguments."""
+    if isinstance(operator, MethodType):
+        return [*_reads(operator.__func__), *_reads(operator.__self__)]
+    if isinstance(operator, partial):
+        return [*_reads(operator.func), *operator.args, *operator.keywords.values()]
     if isinstance(operator, FunctionType):
         outside = inspect.getclosurevars(operator)
         return [*outside.nonlocals.values(), *outside.globals.values(), *(operator.__defaults__ or ())]
