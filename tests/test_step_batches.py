@@ -464,7 +464,7 @@ def test_a_probe_is_the_next_examples_of_the_batch_for_metric_and_ratio(microbat
     one, other = (PARAMS, probing.init(PARAMS)), (PARAMS, plain.init(PARAMS))
     assert len(X) % 3
     starts = [*range(0, len(X) - 3, 3), len(X) - 3]  # The last window ends with the batch.
-    for start in [*starts, starts[1]]:  # The second round begins with the second window.
+    for start in starts:
         part = slice(start, start + 3)
         *one, info = probing.step(*one, (X, T))
         *other, wanted = plain.step(*other, (X, T), metric_inputs=X[part], ratio_batch=(X[part], T[part]))
@@ -476,10 +476,11 @@ def test_a_probe_is_the_next_examples_of_the_batch_for_metric_and_ratio(microbat
 def test_no_window_is_missed_by_what_happens_every_few_steps(windows):
     """And every round of steps takes all of them."""
     batch = jnp.arange(windows)
-    taken = [int(window(batch, 1, jnp.asarray(step))[0]) for step in range(windows**4)]
+    steps = jnp.arange(windows * 200)
+    taken = jax.vmap(lambda step: window(batch, 1, step)[0])(steps).tolist()
     for start in range(0, len(taken), windows):
         assert set(taken[start : start + windows]) == set(range(windows))
-    for every in (2, 3, 4, 8):
+    for every in range(1, 10):
         assert set(taken[::every]) == set(range(windows))
 
 

@@ -135,13 +135,15 @@ def drawn(examples: Examples, key: Array, groups: int, size: int) -> Examples:
 def window(batch: Tree, count: int, steps: Array) -> Tree:
     """Return `count` neighbors of a batch: every step takes the next ones, and after the last the first ones again.
 
-    If `count` does not divide the batch, the last window begins earlier, and shares examples with the one before. The
-    order changes from round to round, so that what happens every few steps does not always meet the same window.
+    If `count` does not divide the batch, the last window begins earlier, and shares examples with the one before. Every
+    round through the windows begins elsewhere, so that what happens every few steps does not always meet the same one.
     """
     length = jax.tree.leaves(batch)[0].shape[0]
     windows = -(-length // count)
-    place = steps + steps // windows + steps // windows**2 + steps // windows**3
-    start = (place % windows) * count
+    # A Weyl sequence by the golden ratio, as a fraction of 2¹⁶.
+    part = ((steps // windows).astype(jnp.uint32) * jnp.uint32(2654435769)) >> 16
+    begin = (part * jnp.uint32(windows)) >> 16
+    start = ((steps + begin.astype(steps.dtype)) % windows) * count
 
     def cut(leaf: Array) -> Array:
         shards = _place(leaf)
