@@ -55,7 +55,7 @@ def evidence(
 ) -> Evidence:
     """Return what the step tells the damping rule."""
     stretch, slope = _again(here) if opt.judges_last else (jnp.zeros_like(trial.rho),) * 2
-    again = opt.judges_last and here.last is not None
+    last = here.last if opt.judges_last else None
     return Evidence(
         # If a search stayed at θ, there is nothing to compare.
         rho=jnp.where(outcome == Outcome.NO_DECREASE, jnp.nan, trial.rho),
@@ -65,7 +65,7 @@ def evidence(
         suspect=outcome == Outcome.NONFINITE_METRIC,
         stretch=stretch,
         slope=slope,
-        fresh=fresh(own_loss(opt, here), here.last) if again else jnp.array(False),
+        fresh=jnp.array(False) if last is None else fresh(own_loss(opt, here), last),
         steepness=trial.grad_norm / tree.norm(working(here.params)),
         share=_share(here, proposal),
         steps=here.steps,

@@ -127,7 +127,7 @@ class Problem:
         if targets is not None and self.objective is not None:
             if any(c.ndim > 1 for c in jax.tree.leaves(coefficients)):
                 whole = Examples(inputs, targets, coefficients, None)
-                jax.eval_shape(lambda r, t: _per_weight(self.objective, whole, r, t), outputs, targets)
+                jax.eval_shape(partial(_per_weight, self.objective, whole), outputs, targets)
             else:
                 _check_objective(jax.eval_shape(self.objective, outputs, targets), outputs, self.likelihood)
         index = jax.tree.map(lambda c: jnp.arange(c.shape[0], dtype=jnp.uint32), coefficients)
