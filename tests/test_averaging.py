@@ -152,3 +152,8 @@ def test_on_one_batch_there_is_nothing_to_average():
 def test_an_average_of_an_average_is_refused():
     with pytest.raises(TypeError, match="give the recipe average="):
         ng.Averaged(ng.kncg(model, ng.Gaussian()))
+
+
+def test_parameters_that_are_no_arrays_are_named():
+    with pytest.raises(TypeError, match="params holds function"):
+        ng.kncg(lambda p, x: x, ng.Gaussian()).init({"a": jnp.ones(2), "b": lambda x: x})

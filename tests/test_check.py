@@ -120,10 +120,21 @@ def test_few_programs_are_compiled(compilations):
 def test_a_class_of_minus_one_and_a_weight_for_it():
     report = ng.check(MODEL, ng.Categorical(), PARAMS, (X, CLASSES.at[0].set(-1)))
     only(report, "targets", "these run from -1 to 2")
+    assert "Mask a position by a weight of 0" in str(report)
     weights = jnp.ones(len(X)).at[0].set(0)
     assert ng.check(MODEL, ng.Categorical(), PARAMS, (X, CLASSES.at[0].set(-1), weights))
     only(ng.check(MODEL, ng.Categorical(), PARAMS, (X, None)), "shapes", "the batch has no targets")
-    assert "Mask a position by a weight of 0" in str(report)
+
+
+def test_a_target_outside_of_a_users_distribution():
+    def log_prob(outputs, targets):
+        return jnp.sum(jnp.log(targets) - outputs, axis=-1)
+
+    half = ng.Likelihood.from_log_prob(log_prob, kl=lambda r, s: jnp.sum((s - r) ** 2, axis=-1))
+    good = jnp.ones_like(MODEL(PARAMS, X))
+    assert ng.check(MODEL, half, PARAMS, (X, good))
+    report = ng.check(MODEL, half, PARAMS, (X, good.at[2].set(-1)))
+    only(report, "targets", "log_prob is not finite for 1 of 7 examples, the first of them number 2")
 
 
 def test_a_model_of_one_batch_size():

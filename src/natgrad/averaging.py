@@ -67,8 +67,8 @@ class Averaged(Part):
 
     def init(self, params: Tree, key: Array | None = None) -> AveragedState:
         """Return the state before the first step."""
-        start = jax.tree.map(_start, params)
-        return AveragedState(self.optimizer.init(params, key), start, jnp.zeros((), jnp.int32))
+        inner = self.optimizer.init(params, key)
+        return AveragedState(inner, jax.tree.map(_start, params), jnp.zeros((), jnp.int32))
 
     def step(
         self,

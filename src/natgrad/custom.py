@@ -164,8 +164,12 @@ class LogProb(Likelihood):
         return self.draw(key, outputs)
 
     def check(self, outputs: Tree, targets: Tree) -> None:
-        """Refuse a log_prob that does not return one number per example."""
+        """Refuse functions that do not return one number per example."""
         _expect_per_example("log_prob", self.log_prob, outputs, targets)
+        if self.divergence is not None:
+            _expect_per_example("kl", self.divergence, outputs, outputs)
+        if (log_partition := self.log_partition) is not None:
+            _expect_per_example("log_partition", lambda r, _: log_partition(r), outputs, None)
 
     def _log_probs(self, outputs: Tree) -> Array:
         examples = jax.tree.leaves(outputs)[0].shape[0]

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from natgrad import frozen, tree, validate
+from natgrad.custom import LogProb
 from natgrad.examples import Examples
 from natgrad.here import Here
 from natgrad.likelihood import Bernoulli, Categorical, Likelihood, Poisson, Product
@@ -181,6 +182,8 @@ def targets(case: Case) -> Found:
     weights = case.examples.coefficients if several else [case.examples.coefficients]
     for (likelihood, outputs, targets), own in zip(case.pairs(), weights, strict=True):
         found = _target_values(likelihood, outputs, targets, np.asarray(own) != 0)
+        if found is None and isinstance(likelihood, LogProb) and np.ndim(own) == 1:
+            found = _probabilities(likelihood, outputs, targets, np.asarray(own) != 0)
         if found is not None:
             return found
     return None
@@ -212,6 +215,17 @@ def _target_values(likelihood: Likelihood, outputs: Any, targets: Any, counted: 
                 "Give integer classes, or divide each row by its sum.",
             )
     return None
+
+
+def _probabilities(likelihood: LogProb, outputs: Any, targets: Any, counted: np.ndarray) -> Found:
+    losses = np.asarray(likelihood.nll(outputs, targets))
+    bad = np.flatnonzero(~np.isfinite(losses) & counted)
+    if not len(bad):
+        return None
+    return (
+        f"log_prob is not finite for {len(bad)} of {len(losses)} examples, the first of them number {bad[0]}.",
+        "Look at its target: it may lie outside of what the distribution allows.",
+    )
 
 
 def outputs(case: Case) -> Found:

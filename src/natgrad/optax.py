@@ -87,8 +87,7 @@ def scale_by_natural_gradient(
     A refused step gives updates of zero; `info.outcome` says why: a number is not finite, or ρ is below `reject`.
 
     This transformation cannot see what follows in the chain. If a later link sets updates to zero
-    (`optax.transforms.freeze`, `optax.set_to_zero`), the metric, ρ and λ do not know it: freeze by `trainable=`, or
-    put this link in `optax.masked`.
+    (`optax.transforms.freeze`, `optax.set_to_zero`), the metric, ρ and λ do not know it: freeze by `trainable=`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
