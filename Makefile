@@ -47,7 +47,7 @@ types: $(READY)   ## types
 	$(BIN)/mypy
 
 docs: $(READY)    ## the documentation site, in site/index.html; warnings are errors
-	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going docs site
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going -d .cache/doctrees docs site
 
 check: lint types docs test ## everything CI runs
 

@@ -221,6 +221,11 @@ Likelihood.of_log_prob, Likelihood.of_loss = LogProb, Loss
 
 def _expect_per_example(name: str, function: Callable[..., Any], outputs: Tree, targets: Tree) -> None:
     examples = jax.tree.leaves(outputs)[0].shape[:1]
+    for leaf in jax.tree.leaves(targets):
+        if jnp.shape(leaf)[:1] != examples:
+            raise ValueError(
+                f"targets have shape {jnp.shape(leaf)}; the outputs have {examples[0]} examples."
+            )
     found = jax.eval_shape(function, outputs, targets)
     if jnp.shape(found) != examples:
         raise ValueError(

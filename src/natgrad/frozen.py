@@ -12,6 +12,8 @@ import jax
 from natgrad.tree import Tree
 
 Predicate = Callable[[Any, Any], bool]
+SHOWN = 5
+"""Paths in a message, at most."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,15 @@ def marks(rule: Predicate | None, params: Tree) -> Tree:
     def own(path: tuple[Any, ...], leaf: Any) -> bool:
         if rule is None:
             return True
-        where = path if isinstance(rule, Mask) else jax.tree_util.keystr(path, simple=True, separator="/")
+        where = path if isinstance(rule, Mask) else _named(path)
         return bool(rule(where, leaf))
 
     return jax.tree_util.tree_map_with_path(lambda path, leaf: own(tuple(path), leaf), params)
+
+
+def _named(path: tuple[Any, ...]) -> str:
+    """Return a path as a function of the user's sees it."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def split(trainable: Predicate, params: Tree) -> tuple[Tree, Tree]:
@@ -55,7 +62,8 @@ def split(trainable: Predicate, params: Tree) -> tuple[Tree, Tree]:
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     chosen = jax.tree.leaves(marks(trainable, params))
     if not any(chosen):
-        raise ValueError("trainable chose no parameter: nothing would be trained.")
+        paths = ", ".join(_named(path) for path, _ in leaves[:SHOWN]) + ", …" * (len(leaves) > SHOWN)
+        raise ValueError(f"trainable chose no parameter: nothing would be trained. The paths are {paths}.")
     for (path, leaf), keep in zip(leaves, chosen, strict=True):
         if not keep and not hasattr(leaf, "dtype"):
             raise TypeError(

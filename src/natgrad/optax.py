@@ -161,8 +161,8 @@ def kncg(
 ) -> optax.GradientTransformationExtraArgs:
     """Return `ng.kncg` as an optax optimizer, by `from_optimizer`; `ng.kncg` describes the arguments.
 
-    The loss is `value_fn`'s, so a penalty or another objective belongs there. Average the parameters with `optax.ema`
-    or `optax.incremental_update`: a link in a chain does not see the parameters that the whole chain leads to.
+    The loss is `value_fn`'s, so a penalty or another objective belongs there. A link does not see the parameters that
+    the whole chain leads to, so this one keeps no average: `optax.incremental_update` after `apply_updates` makes one.
     """
     opt = recipes.kncg(
         model,
