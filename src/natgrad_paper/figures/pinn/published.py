@@ -7,8 +7,6 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field
-
 from natgrad_paper.training.settings import Positive, Section
 
 FILE = Path(__file__).with_name("published.toml")
@@ -30,8 +28,8 @@ class Curve(Section):
     """Its name among the sources."""
     factor: Positive = 1.0
     """1 / the root mean square of the solution, if the error is absolute."""
-    seconds: list[Positive] = Field(strict=False)
-    errors: list[Positive] = Field(strict=False)
+    seconds: list[Positive]
+    errors: list[Positive]
 
     @property
     def relative(self) -> list[float]:
