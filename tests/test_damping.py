@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from models import MODELS, mlp, targets_for
 
 import natgrad as ng
-from natgrad.damping import Calibration, Evidence, ratio
+from natgrad.calibration import Calibration
+from natgrad.damping import Evidence, ratio
 
 CASE = MODELS["mlp"]
 few = settings(derandomize=True, deadline=None, max_examples=40)

@@ -136,8 +136,9 @@ def gathered(folder: str, others: str) -> str:
         for name, each in zip(folders, same, strict=True):
             if each.verdict is not claims.Verdict.ABSENT:
                 found = "<br>".join(finding.words for finding in each.findings)
-                link = f"[{name}](../results/{name}/README.md)"
-                rows.append([f"{each.claim.key}. {each.claim.words}", f"**{each.words}**", found, link])
+                rows.append(
+                    [f"{each.claim.key}. {each.claim.words}", f"**{each.words}**", found, _link(name)]
+                )
     return _table(["claim", "verdict", "found", "run"], rows)
 
 
@@ -151,7 +152,7 @@ def cost(folder: str, others: str = "") -> str:
             each[f"{what}_seconds"] for each in last for what in ("training", "compile", "evaluation")
         )
         counts = len(found.seeds), len(last), f"{seconds / 60:.0f}"
-        rows.append([f"[{name}](../results/{name}/README.md)", *map(str, counts)])
+        rows.append([_link(name), *map(str, counts)])
     return _table(["run", "seeds", "trainings", "minutes in all"], rows)
 
 
@@ -207,6 +208,11 @@ def stale(page: Path) -> Iterator[str]:
 def _cell(found: str | Cell | Picture) -> str:
     assert not isinstance(found, Picture), "a table with pictures has no place here"
     return f"{found.text} {found.note}".strip() if isinstance(found, Cell) else found
+
+
+def _link(folder: str) -> str:
+    """Return a link to a result, from `docs/`."""
+    return f"[{folder}](../results/{folder}/README.md)"
 
 
 def _clock(logs: dict[str, tuple[RunLog, ...]], times: list[float], errors: list[float]) -> list[list[str]]:

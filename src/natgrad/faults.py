@@ -65,12 +65,13 @@ class Case:
         """Return the model's outputs, on the host."""
         return jax.device_get(_run(self.problem, params, inputs))
 
-    def pairs(self) -> list[tuple[Likelihood, Any, Any]]:
-        """Return (likelihood, outputs, targets) for each factor."""
+    def factors(self) -> list[tuple[Likelihood, Any, Any, Any]]:
+        """Return (likelihood, outputs, targets, coefficients) for each factor."""
         likelihood = self.problem.likelihood
+        rest = self.outputs, self.examples.targets, self.examples.coefficients
         if not isinstance(likelihood, Product):
-            return [(likelihood, self.outputs, self.examples.targets)]
-        return list(zip(likelihood.factors, self.outputs, self.examples.targets, strict=True))
+            return [(likelihood, *rest)]
+        return list(zip(likelihood.factors, *rest, strict=True))
 
 
 def prepare(
@@ -178,12 +179,11 @@ def targets(case: Case) -> Found:
     """Look at the values of the targets, where the likelihood restricts them."""
     if case.problem.objective is not None:
         return None
-    several = isinstance(case.problem.likelihood, Product)
-    weights = case.examples.coefficients if several else [case.examples.coefficients]
-    for (likelihood, outputs, targets), own in zip(case.pairs(), weights, strict=True):
-        found = _target_values(likelihood, outputs, targets, np.asarray(own) != 0)
-        if found is None and isinstance(likelihood, LogProb) and np.ndim(own) == 1:
-            found = _probabilities(likelihood, outputs, targets, np.asarray(own) != 0)
+    for likelihood, outputs, targets, coefficients in case.factors():
+        counted = np.asarray(coefficients) != 0
+        found = _target_values(likelihood, outputs, targets, counted)
+        if found is None and isinstance(likelihood, LogProb) and counted.ndim == 1:
+            found = _probabilities(likelihood, outputs, targets, counted)
         if found is not None:
             return found
     return None

@@ -51,7 +51,7 @@ def outcome(opt: Any, here: Here, proposal: Proposal, found: Found, trial: Trial
 
 
 def evidence(
-    opt: Any, here: Here, proposal: Proposal, trial: Trial, outcome: Array, taken: Array
+    opt: Any, here: Here, proposal: Proposal, trial: Trial, outcome: Array, taken: Array, loss: Array
 ) -> Evidence:
     """Return what the step tells the damping rule."""
     stretch, slope = _again(here) if opt.judges_last else (jnp.zeros_like(trial.rho),) * 2
@@ -65,7 +65,7 @@ def evidence(
         suspect=outcome == Outcome.NONFINITE_METRIC,
         stretch=stretch,
         slope=slope,
-        fresh=jnp.array(False) if last is None else fresh(own_loss(opt, here), last),
+        fresh=jnp.array(False) if last is None else fresh(loss, last),
         steepness=trial.grad_norm / tree.norm(working(here.params)),
         share=_share(here, proposal),
         steps=here.steps,

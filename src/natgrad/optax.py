@@ -20,7 +20,8 @@ from jax import Array
 
 from natgrad import frozen, recipes, tree, validate
 from natgrad.averaging import Averaged
-from natgrad.damping import Constant, Damping, calibrated
+from natgrad.calibration import calibrated
+from natgrad.damping import Constant, Damping
 from natgrad.directions import SolverInfo
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Metric
@@ -416,7 +417,7 @@ def _nothing_yet(opt: Optimizer, theta: Tree, damping: Array) -> Info:
         grad_norm=nan,
         step_norm=nan,
         kl=nan,
-        solver=SolverInfo(none, nan, none) if opt.direction.solves else None,
+        solver=SolverInfo(none, nan, none, none) if opt.direction.solves else None,
         context=None,
     )
     return jax.tree.map(jnp.array, info)  # Every array has a buffer of its own, so that all can be donated.

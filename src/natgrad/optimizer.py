@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import frozen, judge, tree, validate
-from natgrad.damping import Constant, Damping, calibrated, calibrated_on_host
+from natgrad.calibration import calibrated, calibrated_on_host
+from natgrad.damping import Constant, Damping
 from natgrad.directions import Direction, Proposal
 from natgrad.examples import window
 from natgrad.here import Here, LastStep
@@ -324,7 +325,8 @@ def decide(
     unmeasurable = outcome == Outcome.UNMEASURABLE
     accepted = (outcome == Outcome.ACCEPTED) | (unmeasurable & jnp.any(found.z != 0))
 
-    seen = judge.evidence(opt, here, proposal, trial, outcome, accepted)
+    loss = judge.own_loss(opt, here)
+    seen = judge.evidence(opt, here, proposal, trial, outcome, accepted, loss)
     damping, record, answer = opt.damping.answer(state.damping, state.record, seen)
 
     new_params = tree.where(accepted, _decayed(opt, here.params, trial.moved), here.params)
@@ -333,14 +335,14 @@ def decide(
         key=state.key,
         damping=damping,
         record=record,
-        last=_last(state, accepted, trial, judge.own_loss(opt, here)),
+        last=_last(state, accepted, trial, loss),
         direction=tree.where(
             accepted, proposal.memory, opt.direction.forget(state.direction, proposal.memory)
         ),
     )
     added = penalty(opt, working(here.params))
     info = Info(
-        loss=judge.own_loss(opt, here),
+        loss=loss,
         ratio_loss=trial.start.loss + added,
         new_loss=trial.start.loss + added + trial.change,
         resolution=trial.start.resolution,

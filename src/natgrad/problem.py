@@ -125,11 +125,9 @@ class Problem:
             self.likelihood.check(outputs, jax.tree.map(_shape_of, targets))
         coefficients = self.likelihood.coefficients(outputs, weights)
         if targets is not None and self.objective is not None:
-            if any(c.ndim > 1 for c in jax.tree.leaves(coefficients)):
-                whole = Examples(inputs, targets, coefficients, None)
-                jax.eval_shape(partial(_per_weight, self.objective, whole), outputs, targets)
-            else:
-                _check_objective(jax.eval_shape(self.objective, outputs, targets), outputs, self.likelihood)
+            whole = Examples(inputs, targets, coefficients, None)
+            found = jax.eval_shape(partial(_per_weight, self.objective, whole), outputs, targets)
+            _check_objective(found, coefficients)
         index = jax.tree.map(lambda c: jnp.arange(c.shape[0], dtype=jnp.uint32), coefficients)
         return Examples(inputs, targets, coefficients, index)
 
@@ -393,8 +391,7 @@ def _check_outputs(likelihood: Likelihood, outputs: Tree, lengths: set[tuple[int
             )
 
 
-def _check_objective(found: Tree, outputs: Tree, likelihood: Likelihood) -> None:
-    want = jax.tree.map(jnp.shape, jax.eval_shape(lambda r: likelihood.coefficients(r, None), outputs))
-    have = jax.tree.map(jnp.shape, found)
+def _check_objective(found: Tree, coefficients: Tree) -> None:
+    want, have = (jax.tree.map(jnp.shape, values) for values in (coefficients, found))
     if want != have:
         raise ValueError(f"objective returned shape {have}; it must give one number per example, {want}.")

@@ -312,9 +312,9 @@ def gauss_newton(
     schedule to set.
 
     The step forms the Jacobian and works in the smaller of parameter and residual space. If both are too large, it
-    works in a Krylov space, which the metric's products span. The shapes decide which. A loss that is a sum of
-    squares (`Gaussian`, a `Product` of them) is solved as least squares, to twice the digits that its normal
-    equations have.
+    works in a Krylov space, which the metric's products span. The shapes decide which, and
+    `info.solver.space` says it. A loss that is a sum of squares (`Gaussian`, a `Product` of them) is solved as least
+    squares, to twice the digits that its normal equations have.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.

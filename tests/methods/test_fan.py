@@ -15,6 +15,7 @@ from natgrad import tree
 from natgrad.directions import Fan, Spring, fan
 from natgrad.optimizer import look
 from natgrad.search import Pick
+from natgrad.solve import Space
 from natgrad.state import Batches, Data
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
@@ -140,6 +141,20 @@ def fit(dtype=jnp.float64, **options):
     cast = lambda params: jax.tree.map(lambda leaf: leaf.astype(dtype), params)  # noqa: E731
     true, params = cast(layers(3, 1, 4, 1)), cast(layers(20, 1, 4, 1))
     return ng.gauss_newton(mlp, ng.Gaussian(), **options), params, (x, mlp(true, x))
+
+
+@pytest.mark.parametrize(
+    ("examples", "direction", "space"),
+    [(40, Fan(), "parameters"), (5, Fan(), "residuals"), (40, Fan(largest=4, size=3), "krylov")],
+    ids=["primal", "dual", "matrix-free"],
+)
+def test_info_says_where_the_step_was_solved(examples, direction, space):
+    opt, params, batch = fit()
+    opt = replace(opt, direction=direction)
+    _, _, info = opt.step(params, opt.init(params), jax.tree.map(lambda leaf: leaf[:examples], batch))
+    assert Space.name_of(info.solver.space) == space
+    assert info.solver.iterations == (3 if space == "krylov" else 1)
+    assert ng.Reason.name_of(info.solver.reason) == "solved"
 
 
 @pytest.mark.parametrize("options", [{}, {"ratio": None}, {"microbatch": 7}], ids=str)

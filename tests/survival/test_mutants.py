@@ -59,7 +59,10 @@ PARTS = {
         "search/backtrack.py": ["methods/test_hessian_free.py"],
         "search/pick.py": ["methods/test_fan.py"],
     },
-    "damping": {"damping.py": ["test_damping.py", "methods/test_calibration.py"]},
+    "damping": {
+        "damping.py": ["test_damping.py", "methods/test_calibration.py"],
+        "calibration.py": ["test_damping.py", "methods/test_calibration.py"],
+    },
     "step": {
         "packed.py": ["test_packed.py"],
         "orthogonal.py": ["test_orthogonal.py"],

@@ -22,11 +22,15 @@ class SolverInfo(NamedTuple):
     """‖g − (F + λI)n‖, recomputed from n."""
     reason: Array
     """A `ng.Reason`; print it with `ng.Reason.name_of`."""
+    space: Array
+    """Where the solve worked, a `natgrad.solve.Space`; print it with its `name_of`."""
 
     @classmethod
     def of(cls, solution: Solution) -> "SolverInfo":
         """Return what `info` shows of a solve."""
-        return cls(solution.iterations, solution.residual, solution.reason)
+        return cls(
+            solution.iterations, solution.residual, solution.reason, jnp.asarray(solution.space, jnp.int32)
+        )
 
 
 class Proposal(NamedTuple):
@@ -85,6 +89,30 @@ class Direction(Part):
         What is measured only every few steps is worth keeping, if it is always finite, whatever the batch held.
         """
         return before
+
+
+class Around(Direction):
+    """A direction made of another one, `inner`, whose needs, memory and solver are its own unless it says otherwise."""
+
+    inner: Direction
+
+    @property
+    def needs_metric(self) -> bool:  # type: ignore[override]
+        """Whether the inner direction does."""
+        return self.inner.needs_metric
+
+    @property
+    def solves(self) -> bool:  # type: ignore[override]
+        """Whether the inner direction does."""
+        return self.inner.solves
+
+    def init(self, theta: Tree) -> Tree:
+        """Return the inner direction's memory."""
+        return self.inner.init(theta)
+
+    def forget(self, before: Tree, after: Tree) -> Tree:
+        """Let the inner direction choose."""
+        return self.inner.forget(before, after)
 
 
 class Descent(Direction):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.directions.base import Descent, Direction, Proposal
+from natgrad.directions.base import Around, Descent, Direction, Proposal
 from natgrad.directions.natural import Natural
 from natgrad.here import Here
 from natgrad.part import Part
@@ -15,7 +15,7 @@ from natgrad.tree import Stack, Tree
 
 
 @dataclass(frozen=True)
-class WithLastStep(Direction):
+class WithLastStep(Around):
     """The rows of another direction, and the last step: NCG-L and NCG-Q find both coefficients at every step.
 
     The paper's d_{t−1} is the last step up to a factor, which the search finds; 0 at first and after a refusal.
@@ -26,23 +26,9 @@ class WithLastStep(Direction):
     needs_last_step = True
 
     @property
-    def needs_metric(self) -> bool:  # type: ignore[override]
-        """Whether the inner direction does."""
-        return self.inner.needs_metric
-
-    @property
-    def solves(self) -> bool:  # type: ignore[override]
-        """Whether the inner direction does."""
-        return self.inner.solves
-
-    @property
     def width(self) -> int:  # type: ignore[override]
         """The inner rows, and one more."""
         return self.inner.width + 1
-
-    def init(self, theta: Tree) -> Tree:
-        """Return the inner direction's memory."""
-        return self.inner.init(theta)
 
     def propose(self, here: Here, memory: Tree) -> Proposal:
         """Return the inner rows, and the last step after them."""
@@ -55,10 +41,6 @@ class WithLastStep(Direction):
         rows = (*inner.rows, here.last.step)
         slopes = jnp.concatenate([inner.slopes, tree.vdot(here.last.step, here.gradient)[None]])
         return inner._replace(rows=rows, slopes=slopes)
-
-    def forget(self, before: Tree, after: Tree) -> Tree:
-        """Let the inner direction choose."""
-        return self.inner.forget(before, after)
 
 
 @dataclass(frozen=True)
@@ -85,21 +67,11 @@ class ConjugateMemory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Conjugate(Direction):
+class Conjugate(Around):
     """d = −n + β d₋: NCG-F, the conjugate direction by formula; a line search finds its length."""
 
     inner: Descent = Natural()
     beta: PolakRibiere = PolakRibiere()
-
-    @property
-    def needs_metric(self) -> bool:  # type: ignore[override]
-        """Whether the inner direction does."""
-        return self.inner.needs_metric
-
-    @property
-    def solves(self) -> bool:  # type: ignore[override]
-        """Whether the inner direction does."""
-        return self.inner.solves
 
     def init(self, theta: Tree) -> ConjugateMemory:
         """Return no direction."""

@@ -13,20 +13,22 @@ units of the parameters. A second derivative bends the row (geodesic acceleratio
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from natgrad import tree
-from natgrad.directions.base import Direction, Proposal
+from natgrad.directions.base import Direction, Proposal, SolverInfo
 from natgrad.directions.krylov import Krylov
 from natgrad.here import Here
 from natgrad.operator import Operator, PenaltyTerm, Term
 from natgrad.part import require
 from natgrad.problem import working
 from natgrad.solve.direct import Direct, decomposed, decomposed_dual
+from natgrad.solve.result import Reason, Space
 from natgrad.tree import Stack, Tree
 
 BENT = 10
@@ -45,6 +47,8 @@ class Spectrum(NamedTuple):
     """From one step d to the coordinates of Σ c Jᵀ M f″(d, d)."""
     least: float
     """The smallest λ that rounding does not hide, as a fraction of the largest eigenvalue."""
+    space: Any
+    """Where F was decomposed, a `Space`."""
     outside: tuple[Array, Array] | None = None
     """D⁻² times the part of g outside the basis, and its square in units of D; None if there is none."""
 
@@ -68,6 +72,8 @@ class Fan(Direction):
     """The least D_jj as a fraction of the largest, for parameters with little curvature; None makes D the identity."""
     bend: float | None = 0.75
     """The largest ‖a‖ / ‖d‖ with which a row is bent; None bends no row."""
+
+    solves = True
 
     def __post_init__(self) -> None:
         require(
@@ -98,7 +104,11 @@ class Fan(Direction):
         if self.bend is not None and _bends(here.metric):
             rows = rows + self._bent(found, dampings, w, rows)
         stack = Stack(tree.unravel(rows, here.gradient))
-        return Proposal.along(here, stack)._replace(dampings=dampings, promises=promises)
+        reason = jnp.where(tree.is_finite(values, c), Reason.SOLVED, Reason.NONFINITE).astype(jnp.int32)
+        products = jnp.array(self.size if found.space == Space.KRYLOV else 1, jnp.int32)
+        solved = SolverInfo(products, jnp.full_like(top, jnp.nan), reason, jnp.asarray(found.space))
+        proposal = Proposal.along(here, stack, solver=solved)
+        return proposal._replace(dampings=dampings, promises=promises)
 
     def spectrum(self, here: Here) -> Spectrum:
         """Return F's eigenvalues and the gradient in its eigenbasis: exactly, or on a Krylov space."""
@@ -154,7 +164,7 @@ class Fan(Direction):
             return tree.matmul(basis, tree.ravel(here.metric.bend(tree.unravel(d, here.gradient))))
 
         least = float(jnp.finfo(c.dtype).eps)
-        return Spectrum(values, c, lambda y: tree.matmul(y, basis), bend, least)
+        return Spectrum(values, c, lambda y: tree.matmul(y, basis), bend, least, np.int32(Space.KRYLOV))
 
     def _bent(self, found: Spectrum, dampings: Array, w: Array, rows: Array) -> Array:
         """Return ½a for `BENT` rows, from the longest whose a is short enough to be trusted; 0 for the others.
@@ -186,7 +196,7 @@ class Fan(Direction):
 
 def _least_squares(matrix: Array, inverse: Array, r: Array, second: Callable[[Array], Array]) -> Spectrum:
     """Return the spectrum of AD⁻¹ where the loss is ½‖r‖²; `second` is f″ in the order of A's rows."""
-    least = max(float(jnp.finfo(matrix.dtype).eps) ** 2, 1e-16)
+    least, space = max(float(jnp.finfo(matrix.dtype).eps) ** 2, 1e-16), Space.smaller(*matrix.shape)
     if len(matrix) >= matrix.shape[1]:
         singular, rows, heights = decomposed(matrix, r)
 
@@ -194,7 +204,7 @@ def _least_squares(matrix: Array, inverse: Array, r: Array, second: Callable[[Ar
             return tree.matmul(rows, tree.matmul(second(d), matrix))
 
         return Spectrum(
-            singular**2, singular * heights, lambda y: tree.matmul(y, rows) * inverse, bend, least
+            singular**2, singular * heights, lambda y: tree.matmul(y, rows) * inverse, bend, least, space
         )
     singular, left, heights = decomposed_dual(matrix, r)
 
@@ -204,7 +214,7 @@ def _least_squares(matrix: Array, inverse: Array, r: Array, second: Callable[[Ar
         return tree.matmul(e, matrix) * inverse
 
     return Spectrum(
-        singular**2, singular * heights, lift, lambda d: singular * tree.matmul(second(d), left), least
+        singular**2, singular * heights, lift, lambda d: singular * tree.matmul(second(d), left), least, space
     )
 
 
@@ -219,8 +229,8 @@ def _normal(matrix: Array, inverse: Array, g: Array, second: Callable[[Array], A
     def bend(d: Array) -> Array:
         return tree.matmul(rows, tree.matmul(second(d), matrix))
 
-    least = float(jnp.finfo(matrix.dtype).eps)
-    return Spectrum(singular**2, c, lambda y: tree.matmul(y, rows) * inverse, bend, least, outside)
+    least, space = float(jnp.finfo(matrix.dtype).eps), Space.smaller(*matrix.shape)
+    return Spectrum(singular**2, c, lambda y: tree.matmul(y, rows) * inverse, bend, least, space, outside)
 
 
 def _formed(operator: Operator) -> bool:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.directions.base import Descent, Direction, Proposal, SolverInfo
+from natgrad.directions.base import Around, Descent, Proposal, SolverInfo
 from natgrad.here import Here
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.solve import CG, Solution, TruncatedCG
@@ -90,21 +90,15 @@ class Preconditioned(Descent):
 
 
 @dataclass(frozen=True)
-class TruncatedNewton(Direction):
+class TruncatedNewton(Around):
     """The iterates CG passed on its way to −(F + λI)⁻¹ g, the last one first: Hessian-Free's choice for `Backtrack`."""
 
     inner: Natural = Natural(TruncatedCG())
-
-    solves = True
 
     @property
     def width(self) -> int:  # type: ignore[override]
         """The number of iterates that CG stores."""
         return len(snapshot_iterations(self.inner.solver.maxiter)) + 1
-
-    def init(self, theta: Tree) -> SolveMemory:
-        """Return the solver's memory."""
-        return self.inner.init(theta)
 
     def propose(self, here: Here, memory: SolveMemory) -> Proposal:
         """Return minus the stored iterates, newest first; rows that were not needed are 0."""
@@ -118,7 +112,3 @@ class TruncatedNewton(Direction):
 
         rows = Stack(jax.tree.map(newest_first, iterates))
         return Proposal.along(here, rows, memory, SolverInfo.of(solution))
-
-    def forget(self, before: SolveMemory, after: SolveMemory) -> SolveMemory:
-        """Start the next solve from 0."""
-        return self.inner.forget(before, after)

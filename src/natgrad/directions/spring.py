@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from natgrad import tree
-from natgrad.directions.base import Descent, Direction, Proposal
+from natgrad.directions.base import Around, Descent, Proposal
 from natgrad.directions.natural import Natural
 from natgrad.here import Here
 from natgrad.part import require
@@ -21,7 +21,7 @@ class SpringMemory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spring(Direction):
+class Spring(Around):
     """d = argmin gᵀd + ½ dᵀFd + (λ/2) ‖d − μd₋‖², that is d = −(F + λI)⁻¹ (g − λμ d₋).
 
     Along F's null space, where the batch has no information, d keeps μ times the last direction, so what earlier
@@ -34,16 +34,6 @@ class Spring(Direction):
 
     def __post_init__(self) -> None:
         require(lambda: 0 <= self.momentum < 1, f"Spring({self.momentum}): give a momentum from 0 to 1.")
-
-    @property
-    def needs_metric(self) -> bool:  # type: ignore[override]
-        """Whether the inner direction does."""
-        return self.inner.needs_metric
-
-    @property
-    def solves(self) -> bool:  # type: ignore[override]
-        """Whether the inner direction does."""
-        return self.inner.solves
 
     def init(self, theta: Tree) -> SpringMemory:
         """Return no direction."""

@@ -104,11 +104,11 @@ class QuadraticModel(Search):
         """Return −Q⁻¹c, with Q scaled to a unit diagonal: the rows' lengths differ by orders of magnitude."""
         metric = metric_of(here, self)
         metric_part = metric.gram(proposal.rows)
-        model = metric_part + here.shift * tree.gram(proposal.rows)
-        if proposal.scale is not None:
-            # λS replaces λI; the penalty l2 keeps its I.
+        if proposal.scale is None:
+            model = metric_part + here.shift * tree.gram(proposal.rows)
+        else:
             model = metric_part + here.damping * tree.gram(proposal.scaled)
-            if here.shift is not here.damping:
+            if here.shift is not here.damping:  # The penalty l2 keeps its I.
                 model = model + (here.shift - here.damping) * tree.gram(proposal.rows)
         scale = jnp.sqrt(jnp.diagonal(model))
         scale = jnp.where(scale == 0, 1, scale)

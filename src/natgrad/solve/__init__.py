@@ -3,7 +3,7 @@
 from natgrad.solve.cg import CG
 from natgrad.solve.direct import Direct
 from natgrad.solve.minres_qlp import MINRES, MinresQLP
-from natgrad.solve.result import Reason, Solution
+from natgrad.solve.result import Reason, Solution, Space
 from natgrad.solve.truncated import Snapshots, TruncatedCG
 
-__all__ = ["CG", "MINRES", "Direct", "MinresQLP", "Reason", "Snapshots", "Solution", "TruncatedCG"]
+__all__ = ["CG", "MINRES", "Direct", "MinresQLP", "Reason", "Snapshots", "Solution", "Space", "TruncatedCG"]

@@ -16,7 +16,7 @@ from jax import Array
 from natgrad import tree
 from natgrad.part import Part, require
 from natgrad.solve.problem import meets, verdict
-from natgrad.solve.result import Reason, Solution
+from natgrad.solve.result import Reason, Solution, Space
 from natgrad.tree import Tree
 
 COPIES = 4
@@ -165,6 +165,7 @@ class Direct(Part):
             residual=unit * r_norm,
             normal_residual=unit * normal,
             reason=verdict(ended, meets(r_norm, rtol * b_norm / unit), b_norm, finite),
+            space=Space.smaller(operator.height(b), tree.size(b)),
         )
 
 

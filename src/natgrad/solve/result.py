@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import Array
 
 from natgrad.part import Named
@@ -37,6 +38,22 @@ class Reason(Named):
     """The recurrence claimed to be done, but the recomputed residual denies it: rounding allows no more."""
 
 
+class Space(Named):
+    """Where a solve works."""
+
+    KRYLOV = 0
+    """In the space that A's products span; no matrix is formed."""
+    PARAMETERS = 1
+    """A matrix with as many rows as there are parameters is decomposed: the primal."""
+    RESIDUALS = 2
+    """A matrix with as many rows as there are examples × outputs is decomposed: the dual."""
+
+    @classmethod
+    def smaller(cls, height: int, width: int) -> np.int32:
+        """Return the space of the smaller side of A, of so many residuals and parameters."""
+        return np.int32(cls.PARAMETERS if height >= width else cls.RESIDUALS)
+
+
 class Solution(NamedTuple):
     """An answer to A x = b with everything needed to judge it."""
 
@@ -53,3 +70,5 @@ class Solution(NamedTuple):
     """A `Reason`, as an integer array."""
     snapshots: Any = None
     """Iterates stored on the way, by `TruncatedCG`."""
+    space: Any = np.int32(Space.KRYLOV)
+    """Where the solver worked, a `Space`."""

@@ -165,9 +165,8 @@ class Run:
                     if training.outputs is None or record["record"] != "step":
                         log.write(record)
                 shown(event)
-                asked = (
-                    self.signals.asked
-                )  # Read once: a signal after this waits for the next event's checkpoint.
+                # This is read once: a signal after it waits for the next event's checkpoint.
+                asked = self.signals.asked
                 done = event.status in (Status.FINISHED, Status.EARLY)
                 due = event.status or asked or time.monotonic() - saved > self.checkpoint_seconds
                 if due and new and not done:
