@@ -62,7 +62,12 @@ def _allen_cahn(moments: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
         return found
 
     begin = x[:MESH] ** 2 * np.cos(np.pi * x[:MESH])
-    solved = solve_ivp(change, (0, 1), begin, "BDF", np.asarray(moments), rtol=1e-9, atol=1e-11, jac=jacobian)
+    with np.errstate(
+        invalid="ignore", over="ignore"
+    ):  # BDF computes with memory that nothing has written yet.
+        solved = solve_ivp(
+            change, (0, 1), begin, "BDF", np.asarray(moments), rtol=1e-9, atol=1e-11, jac=jacobian
+        )
     return x, solved.y
 
 
