@@ -91,6 +91,8 @@ def test_points_stay_or_are_drawn_anew_and_errors_are_relative():
     with jax.enable_x64(True):
         fixed, anew = posed("p1", 20, 5), posed("p3", 20, 5)
         assert fixed.draw is None
+        assert posed("p1", 20, 5, redraw=True).draw is not None
+        assert posed("p3", 20, 5, redraw=False).draw is None
         one, two = (anew.draw(jax.random.key(k), None, None)[0][0] for k in (0, 1))
         assert one.shape == two.shape == (20, 5)
         assert not np.allclose(one, two)

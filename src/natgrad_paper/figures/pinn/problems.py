@@ -30,6 +30,8 @@ class Settings(Section):
     """Seconds of training that each method has before it is the next one's turn."""
     inside: Count | None = None
     """The most points inside, for a quick look; where values are given there are fewer in proportion."""
+    redraw: bool | None = None
+    """Whether every step has new points. Without it, each equation's own rule."""
     grid: Size | None = None
     """The most points of the error along a coordinate, for the same."""
     evaluation_chunk: Size = 1
@@ -44,10 +46,12 @@ class Settings(Section):
 def prepare(settings: Any, path: Any) -> Suite:
     """Return the equations that the settings name; there is no file of the user's to read."""
     with jax.enable_x64(True):
-        return suite(tuple(posed(name, settings.inside, settings.grid) for name in settings.problems))
+        return suite(
+            tuple(posed(name, settings.inside, settings.grid, settings.redraw) for name in settings.problems)
+        )
 
 
-def posed(name: str, inside: int | None = None, grid: int | None = None) -> Entry:
+def posed(name: str, inside: int | None = None, grid: int | None = None, redraw: bool | None = None) -> Entry:
     """Return an equation as a problem; its error is the relative L2 distance to the solution."""
     equation = EQUATIONS[name]
     some = equation.counts[0] if inside is None else min(inside, equation.counts[0])
@@ -63,12 +67,13 @@ def posed(name: str, inside: int | None = None, grid: int | None = None) -> Entr
     def draw(key: Array, params: Any, batch: Any) -> Any:
         return equation.draw(key, counts)
 
+    anew = equation.redrawn if redraw is None else redraw
     train = jax.tree.map(np.asarray, equation.draw(jax.random.key(0), counts))
     finest = min(grid or equation.grid, equation.grid)
     judged, valid = (_one(equation.judged(finest + more, seed=more)) for more in (0, 1))
     return Entry(
         equation.model, equation.likelihood, init, errors, described(equation.about, train, judged), train,
-        valid=valid, judged=judged, batches=Batches(FullBatch()), draw=draw if equation.redrawn else None, float64=True,
+        valid=valid, judged=judged, batches=Batches(FullBatch()), draw=draw if anew else None, float64=True,
         name=name, words="relative L2 error",
     )  # fmt: skip
 
