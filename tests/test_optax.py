@@ -142,6 +142,25 @@ def test_what_is_missing_is_named(options, extra, words):
         tx.update(GRADIENT, tx.init(PARAMS), PARAMS, **extra)
 
 
+def test_an_argument_that_value_fn_takes_and_update_does_not_get_is_named():
+    tx = scale_by()
+    state = tx.init(PARAMS)
+    with pytest.raises(ValueError, match=r"value_fn takes targets: give update the extra argument targets="):
+        tx.update(GRADIENT, state, PARAMS, inputs=X, value_fn=lambda params, targets: loss(params))
+    for value_fn in (lambda p, targets=None: loss(p), lambda p, **rest: loss(p), lambda p, *rest: loss(p)):
+        tx.update(GRADIENT, state, PARAMS, inputs=X, value_fn=value_fn)
+
+
+@pytest.mark.parametrize("average", [None, 0.99])
+def test_an_optimizer_in_the_place_of_a_transformation_names_the_transformation(average):
+    opt = ng.kncg(MODEL, LIKELIHOOD, average=average)
+    chain = optax.chain(optax.clip(1.0), opt)
+    state = chain.init(PARAMS)
+    with pytest.raises(AttributeError, match=r"no optax transformation.*ng\.optax\.kncg"):
+        chain.update(GRADIENT, state, PARAMS)
+    assert not hasattr(opt, "update")
+
+
 def test_parameters_must_be_given():
     tx = scale_by(damping=0.1)
     with pytest.raises(ValueError, match="params"):

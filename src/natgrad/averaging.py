@@ -8,13 +8,13 @@ noise to average out: where the state keeps the last step, as under an adaptive 
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from natgrad import tree
+from natgrad import tree, validate
 from natgrad.here import LastStep
 from natgrad.judge import fresh
 from natgrad.optimizer import Optimizer
@@ -59,6 +59,11 @@ class Averaged(Part):
         require(
             lambda: 0 <= self.decay < 1, f"Averaged(decay={self.decay}): give a number from 0, and below 1."
         )
+
+    @property
+    def update(self) -> NoReturn:
+        """Name optax's form of the optimizer, if this one stands in an optax chain."""
+        validate.not_optax(self)
 
     @property
     def search(self) -> Search:

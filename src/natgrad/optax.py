@@ -49,6 +49,8 @@ STATIC = (
 )
 """The arguments that cannot be injected: `optax.inject_hyperparams(..., static_args=ng.optax.STATIC)`."""
 
+VARIADIC = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+
 
 class NaturalGradientState(NamedTuple):
     """What the next update needs, and what the last one reported: `optax.tree.get(opt_state, "info")`."""
@@ -347,8 +349,14 @@ def _require(opt: Optimizer, inputs: Tree, targets: Tree, value_fn: Any) -> None
 
 def _arguments(value_fn: Callable[..., Any], extra: dict[str, Any]) -> dict[str, Any]:
     """Return what `value_fn` asks for beside the parameters, as optax's own line searches do."""
-    names = list(inspect.signature(value_fn).parameters)[1:]
-    return {name: extra[name] for name in names if extra.get(name) is not None}
+    own = list(inspect.signature(value_fn).parameters.values())[1:]
+    found = {each.name: extra[each.name] for each in own if extra.get(each.name) is not None}
+    for each in own:
+        if each.name not in found and each.default is each.empty and each.kind not in VARIADIC:
+            raise ValueError(
+                f"value_fn takes {each.name}: give update the extra argument {each.name}=, beside value_fn=."
+            )
+    return found
 
 
 def _is_masked(node: Any) -> bool:

@@ -13,7 +13,7 @@ A step whose losses are measured elsewhere, on the host or by optax, is cut in t
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +105,11 @@ class Optimizer(Part):
         if self.reject is not None:
             return self.reject
         return -1.0 if self.damping.needs_ratio else None
+
+    @property
+    def update(self) -> NoReturn:
+        """Name optax's form of the optimizer, if this one stands in an optax chain."""
+        validate.not_optax(self)
 
     def init(self, params: Tree, key: Array | None = None) -> State:
         """Return the state before the first step. `key` seeds what is random (Monte-Carlo metrics)."""

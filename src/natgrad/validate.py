@@ -1,6 +1,6 @@
 """Refusals: one clear sentence for a call that cannot mean what it says."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,14 @@ def optimizer(opt: Any) -> None:
     require(
         lambda: opt.probe is None or opt.probe >= 1,
         f"probe={opt.probe}: give a positive number of examples, or None.",
+    )
+
+
+def not_optax(opt: Any) -> NoReturn:
+    """Refuse to stand in the place of an optax transformation, whose `update` was asked for."""
+    raise AttributeError(
+        f"{type(opt).__name__} has no update, because it is no optax transformation: call its step, or take "
+        "ng.optax.kncg or ng.optax.from_optimizer."
     )
 
 
