@@ -308,8 +308,8 @@ def gauss_newton(
     """Few parameters, many digits: Gauss–Newton steps for many λ from one decomposition, and the loss picks one.
 
     Use it for problems with a few thousand parameters or residuals whose targets the model can fit: physics-informed
-    nets, curve fitting, calibration. Give every step the same, whole batch, or new points with several times more
-    residuals than parameters. Use float64. There is no rate, λ or schedule to set.
+    nets, curve fitting, calibration. Give every step the same, whole batch, or new points, if possible several times
+    more residuals than parameters. Use float64. There is no rate, λ or schedule to set.
 
     The step forms the Jacobian and works in the smaller of parameter and residual space. If both are too large, it
     works in a Krylov space, which the metric's products span. The shapes decide which, and

@@ -157,6 +157,25 @@ def test_info_says_where_the_step_was_solved(examples, direction, space):
     assert ng.Reason.name_of(info.solver.reason) == "solved"
 
 
+def test_a_krylov_space_has_no_more_vectors_than_there_are_parameters():
+    opt, params, batch = fit()
+    opt = replace(opt, direction=Fan(largest=4, size=50))
+    _, _, info = opt.step(params, opt.init(params), batch)
+    assert info.solver.iterations == 13
+
+
+@pytest.mark.parametrize(
+    ("examples", "solver", "space"),
+    [(40, ng.Direct(), "parameters"), (5, ng.Direct(), "residuals"), (40, ng.CG(), "krylov")],
+    ids=["primal", "dual", "CG"],
+)
+def test_a_solver_says_where_it_worked(examples, solver, space):
+    _, params, batch = fit()
+    opt = ng.natural_gradient(mlp, ng.Gaussian(), solver=solver)
+    _, _, info = opt.step(params, opt.init(params), jax.tree.map(lambda leaf: leaf[:examples], batch))
+    assert Space.name_of(info.solver.space) == space
+
+
 @pytest.mark.parametrize("options", [{}, {"ratio": None}, {"microbatch": 7}], ids=str)
 def test_a_loss_that_can_reach_zero_does_so_superlinearly(options):
     """exp(−at) + exp(−bt), well separated rates: the Jacobian has full rank where the residual is 0."""

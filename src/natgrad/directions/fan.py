@@ -105,7 +105,7 @@ class Fan(Direction):
             rows = rows + self._bent(found, dampings, w, rows)
         stack = Stack(tree.unravel(rows, here.gradient))
         reason = jnp.where(tree.is_finite(values, c), Reason.SOLVED, Reason.NONFINITE).astype(jnp.int32)
-        products = jnp.array(self.size if found.space == Space.KRYLOV else 1, jnp.int32)
+        products = jnp.array(len(values) if found.space == Space.KRYLOV else 1, jnp.int32)
         solved = SolverInfo(products, jnp.full_like(top, jnp.nan), reason, jnp.asarray(found.space))
         proposal = Proposal.along(here, stack, solver=solved)
         return proposal._replace(dampings=dampings, promises=promises)

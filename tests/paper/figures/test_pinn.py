@@ -156,7 +156,8 @@ def test_claims_judge_the_median_seed_and_every_seed():
     late = Runs.of([fake(0, (1e-2, 1e-6, 1e-8)), *(fake(seed, (1, 0.5, 0.5)) for seed in (1, 2))])
     # The runs have 100 s: whether 1e-7 comes within 200 is not known.
     assert [found.verdict for found in InTime("p1")(late)] == [Verdict.FAILS, Verdict.OPEN]
-    assert "1 of 3 seeds" in InTime("p1")(late)[0].words
+    words = "p1: 1e-05 not on the median seed, which ends at 0.5, goal 20 s; 1 of 3 seeds reach it"
+    assert InTime("p1")(late)[0].words == words
     assert [found.verdict for found in NoneStuck()(late)] == [Verdict.FAILS]
     few = Runs.of([fake(0, (1e-2, 1e-6, 1e-8))])
     assert {found.verdict for found in InTime("p1")(few)} == {Verdict.OPEN}

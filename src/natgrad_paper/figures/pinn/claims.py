@@ -53,9 +53,16 @@ class InTime:
     def _to(self, contest: Contest, error: float, seconds: float) -> Finding:
         found = list(contest.times_to(error, self.method, MEASURE).values())
         middle, reached = float(np.median(found)), sum(map(math.isfinite, found))
-        end = np.median(list(contest.ends(self.method, MEASURE).values()) or [math.nan])
-        shown = f"after {middle:.3g} s" if math.isfinite(middle) else f"not reached, {end:.2g} at the end"
-        words = f"{self.problem}: {error:g} {shown}, goal {seconds:g} s; {reached} of {len(found)} seeds reach it"
+        ends = contest.ends(self.method, MEASURE)
+        end = np.median([ends.get(log.seed, math.inf) for log in contest.ended[self.method]])
+        shown = (
+            f"after {middle:.3g} s"
+            if math.isfinite(middle)
+            else f"not on the median seed, which ends at {end:.2g}"
+        )
+        words = (
+            f"{self.problem}: {error:g} {shown}, goal {seconds:g} s; {reached} of {len(found)} seeds reach it"
+        )
         if len(found) < SEEDS:
             return Finding(f"{words} (too few)", Verdict.OPEN)
         budget = contest.runs.header["settings"].get("budget", {}).get("seconds")
