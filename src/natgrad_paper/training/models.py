@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +13,20 @@ from jax import Array
 Layers = list[dict[str, Array]]
 
 INCOMING = 15
+Hidden = Literal["sigmoid", "relu"]
 
 
 @dataclass(frozen=True)
 class Autoencoder:
     """A deep autoencoder whose decoder mirrors its encoder; weights are not tied.
 
-    Sigmoid units throughout, except that the code is linear and the output is left as logits:
-    the sigmoid of the output belongs to the likelihood.
+    The code is linear and the output is left as logits: the sigmoid of the output belongs to the likelihood.
     """
 
     encoder: tuple[int, ...]
     """Units from the input to the code: (784, 400, 200, 100, 50, 25, 6) in the paper."""
+    hidden: Hidden = "sigmoid"
+    """The function of the hidden units; the paper's are sigmoid."""
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -33,16 +36,17 @@ class Autoencoder:
     def __call__(self, params: Layers, inputs: Array) -> Array:
         """Return the logits of the reconstruction, one row per input."""
         code = len(self.encoder) - 2
+        unit = {"sigmoid": jax.nn.sigmoid, "relu": jax.nn.relu}[self.hidden]
         values = inputs
         for number, layer in enumerate(params):
             values = values @ layer["weights"] + layer["biases"]
             if number not in (code, len(params) - 1):
-                values = jax.nn.sigmoid(values)
+                values = unit(values)
         return values
 
     def init(self, seed: int) -> Layers:
-        """Return sparse initial parameters, float32, a pure function of the seed."""
-        return sparse_init(self.units, seed)
+        """Return initial parameters, float32, a pure function of the seed: sparse ones for sigmoid units."""
+        return (sparse_init if self.hidden == "sigmoid" else uniform_init)(self.units, seed)
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,19 @@ class Recurrent:
             "c": np.zeros(1),
         }
         return {name: jnp.asarray(values, jnp.float32) for name, values in start.items()}
+
+
+def uniform_init(units: Sequence[int], seed: int) -> Layers:
+    """Return weights and biases within ±1/√(fan in): PyTorch's default, with which rectified nets are published."""
+    generator = np.random.default_rng([seed, 0x1EA5])
+
+    def drawn(reach: float, *shape: int) -> Array:
+        return jnp.asarray(generator.uniform(-reach, reach, shape), jnp.float32)
+
+    return [
+        {"weights": drawn(rows**-0.5, rows, columns), "biases": drawn(rows**-0.5, columns)}
+        for rows, columns in pairwise(units)
+    ]
 
 
 def sparse_init(units: Sequence[int], seed: int, incoming: int = INCOMING) -> Layers:

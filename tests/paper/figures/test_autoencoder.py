@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("fast_compile")
 def test_the_methods_are_those_of_curves():
     experiment = figures.load("autoencoder")
     assert experiment.methods is METHODS
-    assert set(experiment.presets()) == {"smoke", "small", "paper", "faces"}
+    assert set(experiment.presets()) == {"smoke", "small", "paper", "faces", "epochs"}
 
 
 @pytest.mark.parametrize("name", ["sgd", "ngd"])

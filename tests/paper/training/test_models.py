@@ -31,6 +31,20 @@ def test_code_is_linear_and_the_rest_sigmoid():
     np.testing.assert_allclose(model(params, inputs), hidden @ fourth[0] + fourth[1], rtol=1e-6)
 
 
+def test_rectified_units_start_as_pytorchs_layers_do():
+    model = Autoencoder((3, 400, 2), "relu")
+    params = model.init(1)
+    for layer, fan_in in zip(params, model.units, strict=False):
+        for values in layer.values():
+            assert abs(values).max() <= fan_in**-0.5
+        assert layer["weights"].std() > 0.5 * fan_in**-0.5
+    inputs = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    first, second, third, fourth = ((layer["weights"], layer["biases"]) for layer in params)
+    code = np.maximum(inputs @ first[0] + first[1], 0) @ second[0] + second[1]
+    outputs = np.maximum(code @ third[0] + third[1], 0) @ fourth[0] + fourth[1]
+    np.testing.assert_allclose(model(params, inputs), outputs, rtol=1e-5, atol=1e-6)
+
+
 def test_each_unit_has_fifteen_incoming_weights_at_most():
     for layer, fan_in in zip(PAPER.init(0), PAPER.units, strict=False):
         counts = np.count_nonzero(layer["weights"], axis=0)

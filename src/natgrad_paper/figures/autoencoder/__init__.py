@@ -21,6 +21,7 @@ from natgrad_paper.figures.curves.claims import GROUPS
 from natgrad_paper.figures.curves.methods import METHODS
 from natgrad_paper.figures.curves.problem import Competition, Units, reconstruction
 from natgrad_paper.report.story import Story
+from natgrad_paper.training.models import Autoencoder, Hidden
 from natgrad_paper.training.problem import Problem
 from natgrad_paper.training.settings import Count, Section
 
@@ -44,6 +45,8 @@ class Model(Section):
         250,
         30,
     )
+    hidden: Hidden = "sigmoid"
+    """The function of the hidden units: "sigmoid" with sparse first weights, "relu" with uniform ones."""
 
 
 class Settings(Competition):
@@ -63,7 +66,8 @@ def prepare(settings: Any, path: Path | None) -> Problem:
     else:
         images, likelihood, cost = faces(path), ng.Gaussian(), "negative_log_likelihood"
     images = images.first(settings.data.train, settings.data.test)
-    return reconstruction(images, (images.train.shape[1], *settings.model.encoder), likelihood, cost)
+    model = Autoencoder((images.train.shape[1], *settings.model.encoder), settings.model.hidden)
+    return reconstruction(images, model, likelihood, cost)
 
 
 def faces(path: Path) -> Images:

@@ -61,24 +61,23 @@ class Settings(Competition):
 
 
 def reconstruction(
-    images: Images, encoder: tuple[int, ...], likelihood: Any, cost: str = "cross_entropy"
+    images: Images, model: Autoencoder, likelihood: Any, cost: str = "cross_entropy"
 ) -> Problem:
     """Return the problem of reconstructing images, with the measures of the figure, which are sums over pixels.
 
     Args:
         images: Square ones.
-        encoder: Units from the input to the code.
+        model: The autoencoder.
         likelihood: The likelihood of the pixels; its negative logarithm is minimized.
         cost: The name of that cost in the logs.
     """
-    model = Autoencoder(encoder)
 
     def errors(params: Layers, inputs: Array, targets: Array) -> dict[str, Array]:
         outputs = model(params, inputs)
         difference = likelihood.mean(outputs) - targets
         return {"squared_error": jnp.sum(difference**2, axis=-1), cost: likelihood.nll(outputs, targets)}
 
-    side = math.isqrt(encoder[0])
+    side = math.isqrt(model.encoder[0])
     return Problem(
         model=model,
         likelihood=likelihood,
@@ -100,4 +99,4 @@ def prepare(settings: Any, path: Path | None) -> Problem:
         images = curves.generate(want.seed, want.train, want.test)
     else:
         images = curves_file.read(path).first(want.train, want.test, str(path))
-    return reconstruction(images, settings.model.encoder, ng.Bernoulli())
+    return reconstruction(images, Autoencoder(settings.model.encoder), ng.Bernoulli())

@@ -14,7 +14,7 @@ from scipy import special
 import natgrad as ng
 from natgrad_paper.data import characters, curves, glyphs
 from natgrad_paper.figures.curves.problem import PIXELS, Units, reconstruction
-from natgrad_paper.training.models import Classifier, Recurrent, sparse_init
+from natgrad_paper.training.models import Autoencoder, Classifier, Recurrent, sparse_init
 from natgrad_paper.training.problem import Budget, Cases, Problem
 from natgrad_paper.training.settings import Count, Positive, Section, Size
 
@@ -61,7 +61,7 @@ def prepare(settings: Any, path: Any) -> Problem:
 
 def autoencoder(train: int, test: int, units: tuple[int, ...]) -> Problem:
     """Return the paper's autoencoder on Curves."""
-    whole = reconstruction(curves.generate(0, train, test), (PIXELS, *units), ng.Bernoulli())
+    whole = reconstruction(curves.generate(0, train, test), Autoencoder((PIXELS, *units)), ng.Bernoulli())
 
     def errors(params: Any, inputs: Array, targets: Array) -> dict[str, Array]:
         return {"error": whole.errors(params, inputs, targets)["squared_error"]}
