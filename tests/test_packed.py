@@ -41,6 +41,15 @@ def test_a_packed_tree_unpacks_to_itself():
     equal(unpacked(TREE), TREE)
 
 
+def test_arrays_that_share_their_kernels_are_not_packed():
+    layers = [jnp.full((2, 2), float(number)) for number in range(packing.ALIKE)]
+    found = packed({"layers": layers, "first": jnp.ones(3), "last": jnp.ones(1)})
+    assert [leaf.shape for leaf in found.arrays] == [(2, 2)] * packing.ALIKE + [(4,)]
+    equal(unpacked(found)["layers"], layers)
+    fewer = packed({"layers": layers[1:], "last": jnp.ones(1)})
+    assert [leaf.shape for leaf in fewer.arrays] == [(4 * (packing.ALIKE - 1) + 1,)]
+
+
 def test_a_function_of_the_leaves_is_packed_again():
     def double(tree):
         return jax.tree.map(lambda leaf: 2 * leaf, tree)
@@ -104,8 +113,9 @@ def test_steps_are_the_same_packed_and_not(recipe, monkeypatch):
     np.testing.assert_allclose(rho, rho_apart, rtol=1e-6)
 
 
-def test_the_algebra_of_a_step_does_not_grow_with_the_layers():
+def test_the_algebra_of_a_step_does_not_grow_with_the_layers(monkeypatch):
     """With few arrays in the model's own program, what is left of a step is a number of operations."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
     def operations(layers):
         def model(params, inputs):

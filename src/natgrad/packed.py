@@ -1,11 +1,13 @@
-"""Parameters as the step sees them: small arrays are packed into one vector, large ones stay as they are.
+"""Parameters as the step sees them: small arrays are packed into one vector, others stay as they are.
 
-Compile time grows with the number of arrays and operations. A network has many small arrays, and packed they cost no
-more than one: a step's vector algebra compiles as if the network had two or three arrays. An array that is large, or
-lies on several devices, is never copied or moved.
+Compile time grows with the number of different kernels. A network has small arrays of many shapes, and packed they
+cost no more than one: a step's vector algebra compiles as if the network had two or three arrays. On a CPU several
+arrays of one shape are not packed, because they share their kernels anyway. An accelerator has to launch every kernel,
+shared or not. An array that is large, or lies on several devices, is never copied or moved.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +22,8 @@ from natgrad.tree import Tree
 
 SMALL = 2**17
 """The largest size of an array that is packed."""
+ALIKE = 4
+"""So many arrays of one shape and dtype are not packed on a CPU: to cut one out takes a kernel for its place alone."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,13 @@ class Layout:
     def of(cls, tree: Tree) -> "Layout":
         """Return how to pack a tree."""
         leaves, structure = jax.tree.flatten(tree)
+        shares = jax.default_backend() == "cpu"
+        alike = Counter((leaf.shape, leaf.dtype) for leaf in leaves if shares)
         small: dict[Any, list[int]] = {}
         groups = []
         for number, leaf in enumerate(leaves):
-            if leaf.size <= SMALL and not any(jax.typeof(leaf).sharding.spec):
+            rare = alike[leaf.shape, leaf.dtype] < ALIKE
+            if rare and leaf.size <= SMALL and not any(jax.typeof(leaf).sharding.spec):
                 small.setdefault(leaf.dtype, []).append(number)
             else:
                 groups.append((number,))
