@@ -179,6 +179,16 @@ def test_output_activations(likelihood, activation, targets, words):
     only(report, "outputs", words)
 
 
+def test_an_output_activation_at_parameters_of_0():
+    weights = jnp.zeros((X.shape[1], 3))
+    linear = ng.check(lambda p, x: x @ p, ng.Categorical(), weights, (X, CLASSES))
+    assert not linear.faults
+    only(
+        ng.check(lambda p, x: jax.nn.softmax(x @ p), ng.Categorical(), weights, (X, CLASSES)),
+        "outputs", "softmax",
+    )  # fmt: skip
+
+
 def test_a_model_that_draws_its_own_noise():
     rng = np.random.default_rng(0)
 

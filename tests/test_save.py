@@ -29,6 +29,8 @@ RECIPES = {
     "krylov_subspace_descent": ng.krylov_subspace_descent(MODEL, B, size=3),
     "tonga": ng.tonga(MODEL, B, direction=ng.directions.Tonga(2, 3, centered=True)),
     "averaged": ng.kncg(MODEL, B),
+    "gauss_newton": ng.gauss_newton(MODEL, B, count=5),
+    "stochastic_hessian_free": ng.stochastic_hessian_free(MODEL, B, steps_per_epoch=2),
 }
 
 
@@ -87,7 +89,7 @@ def loss(params):
 
 TRANSFORMATIONS = {
     "natural_gradient": ng.optax.natural_gradient(0.5, MODEL, B, solver=SOLVER),
-    "kncg": ng.optax.kncg(MODEL, B, preconditioner=ng.Jacobi()),
+    "kncg": ng.optax.kncg(MODEL, B),
 }
 
 
@@ -123,9 +125,7 @@ def test_an_nnx_optimizer_is_saved_and_goes_on(name, tmp_path):
         return jnp.mean(B.nll(model(params, X), T))
 
     tx = (
-        ng.optax.kncg(model, B, preconditioner=ng.Jacobi())
-        if name == "kncg"
-        else ng.optax.natural_gradient(0.5, model, B, solver=SOLVER)
+        ng.optax.kncg(model, B) if name == "kncg" else ng.optax.natural_gradient(0.5, model, B, solver=SOLVER)
     )
 
     def fresh():

@@ -4,7 +4,7 @@
 
 The steps themselves do not change (Polyak & Juditsky 1992). The average covers about the last tenth of the steps, so
 that it does not lag behind early on, and at most 1 / (1 − γ) steps. If every step sees the same batch, there is no
-noise to average out: where the state keeps the last step, as under an adaptive λ, θ̄ is then θ.
+noise to average out, and θ̄ = θ. To tell, it needs the last step, which the state keeps if λ adapts.
 """
 
 from dataclasses import dataclass

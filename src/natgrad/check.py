@@ -67,9 +67,14 @@ def check(
 ) -> Report:
     """Look for what would make training fail, and report it in plain words: `print(ng.check(...))`.
 
-    Are the parameters floating and finite; do shapes, dtypes and target values fit the likelihood; does the model
-    return logits rather than probabilities; is it deterministic, and does each example's output depend on that
-    example alone; is the metric symmetric and positive; is your own loss the likelihood's?
+    It looks for faults:
+
+    * parameters that are not floating, or not finite;
+    * shapes, dtypes and target values that do not fit the likelihood;
+    * a model that returns probabilities in place of logits;
+    * a model that is random, or whose output for one example depends on the others;
+    * a metric that is not symmetric or not positive;
+    * a loss of your own that is not the likelihood's.
 
     It also warns of what makes training hard: inputs of very different scales, inputs and outputs that never vary, a
     batch with fewer examples than outputs. A report with warnings alone is still true. A small least-squares problem

@@ -52,8 +52,8 @@ class Evidence(NamedTuple):
     unmeasurable: Array
     """Whether the loss can resolve neither the promised nor the actual change."""
     blameless: Array
-    """Whether a shorter step would have been refused too: a number was not finite at θ itself, or a search on other
-    examples found that the loss rises along the row."""
+    """Whether λ is not to blame for the refusal: a number was not finite at θ itself, or a search on other examples
+    found that the loss rises along the row."""
     suspect: Array
     """Whether the metric's numbers were not finite. The cause may be θ itself or too small a λ."""
     stretch: Array
@@ -167,8 +167,8 @@ class LevenbergMarquardt(Damping):
     * On minibatches ρ is too optimistic: it judges a step on the batch the step was made for. So a step d is measured
       again on the next batch. If dᵀFd is more than `stretch` times as large there, F was too uncertain for so small a
       λ, and λ rises.
-    * λ does not fall while steps do not help the batches that follow. On the next batch, taking d back would lower
-      the loss by gᵀd − ½dᵀFd; this rule applies while the average of that over the last steps is positive.
+    * λ does not fall while steps do not help the batches that follow. Taking d back would lower the next batch's loss
+      by gᵀd − ½dᵀFd. λ stops falling while the average of that over the last steps is positive.
     * After rises on minibatches λ falls slowly: by as little as the eighth root of 1 / raise_by, and twice as fast
       after every eight falls. One failure in about seven steps keeps λ where it is (Rechenberg's rule has one success
       in five).

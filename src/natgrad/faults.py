@@ -16,7 +16,7 @@ from natgrad.examples import Examples
 from natgrad.here import Here
 from natgrad.likelihood import Bernoulli, Categorical, Likelihood, Poisson, Product
 from natgrad.metric import Metric
-from natgrad.problem import Model, Problem, Stateful, check_model, run, working
+from natgrad.problem import Model, Problem, Stateful, check_model, run, with_signs, working
 from natgrad.tree import Tree
 
 
@@ -36,7 +36,7 @@ class Stop(Exception):
 Found = tuple[str, str] | None
 
 SCALES = (1.0, -3.0, 3.0)
-"""The outputs are computed at the parameters times each of these."""
+"""The outputs are computed at the parameters times each of these, and away from 0: parameters may start there."""
 # These programs run once or twice, so they are compiled fast rather than well.
 _quickly = partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -52,7 +52,7 @@ class Case:
     examples: Examples
     weights: Tree
     scaled: Tree
-    """The outputs at the parameters times `SCALES`, stacked."""
+    """The outputs at the parameters themselves, and far from them, stacked."""
     again: Tree
     """The outputs of a second call of the model."""
 
@@ -117,12 +117,13 @@ def prepare(
 
 @_quickly
 def _runs(problem: Problem, params: Tree, inputs: Tree) -> tuple[Tree, Tree]:
-    """Return the outputs at the parameters times `SCALES`, and once more at the parameters themselves.
+    """Return the outputs at the parameters and far from them, and once more at the parameters themselves.
 
     The model's Python code runs twice, so a model that draws its own random numbers draws new ones.
     """
+    signs = with_signs(jax.tree.map(jnp.ones_like, params))
     scaled = jax.lax.map(
-        lambda a: _called(problem, tree.scale(a, params), inputs),
+        lambda a: _called(problem, tree.axpy((a - 1) / 20, signs, tree.scale(a, params)), inputs),
         jnp.asarray(SCALES, tree.dtype(working(params))),
     )
     return scaled, _called(problem, params, inputs)
@@ -322,7 +323,7 @@ def metric(case: Case, metric: Metric, key: Array) -> Found:
         if abs(uv - vu) > precision * size:
             return (
                 f"{name} is not symmetric: uᵀFv = {uv:.6g}, vᵀFu = {vu:.6g}.",
-                "The likelihood's fisher(outputs, u) must be a symmetric matrix times u.",
+                "M, which the likelihood's at(outputs) returns, must be symmetric.",
             )
         if min(uu, vv) < -precision * size:
             return (

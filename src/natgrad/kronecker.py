@@ -84,8 +84,8 @@ class Memory(NamedTuple):
 class Kronecker(Preconditioner):
     """P = L ⊗ R / τ + λI for every leaf, no eigenvalue below 1e-4 of their mean; vectors get their diagonal.
 
-    The factors are averages over steps of Σ_b S_b S_bᵀ and Σ_b S_bᵀ S_b, S_b the summed scores of one of `blocks`
-    groups of the metric's examples, with random signs: unbiased, one backward pass, no gradient of a single example.
+    The factors are averages over steps of Σ_b S_b S_bᵀ and Σ_b S_bᵀ S_b. S_b is the sum of the scores of one of
+    `blocks` groups of the metric's examples, with random signs. The estimate is unbiased and takes one backward pass.
 
     A leaf is read as inputs × units, (in, …, in, out): dense layers and convolutions of Flax and Haiku, attention's
     (heads, k, d), embeddings (rows, d). A leaf called `weight`, as in Equinox and PyTorch, is read as (out, in, …,

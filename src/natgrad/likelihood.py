@@ -141,9 +141,14 @@ class Likelihood(Part):
     ) -> "Likelihood":
         """Build a likelihood from `log_prob(outputs, targets) -> (batch,)` and what else is known about it.
 
-        Give `kl(outputs, new_outputs) -> (batch,)`, `log_partition(outputs) -> (batch,)` (an exponential family
-        in its natural parameters) or a finite `support` (an array of all targets) for the exact Fisher by
-        automatic differentiation; or `sample(key, outputs)` for `ng.MonteCarloFisher`. `mean(outputs)` is optional.
+        For the exact Fisher give one of the first three, for `ng.MonteCarloFisher` give `sample`:
+
+        * `kl(outputs, new_outputs) -> (batch,)`;
+        * `log_partition(outputs) -> (batch,)`, of an exponential family in its natural parameters;
+        * `support`, an array of all targets, if they are few;
+        * `sample(key, outputs)`.
+
+        `mean(outputs)` is optional.
         """
         return Likelihood.of_log_prob(
             log_prob, kl=kl, log_partition=log_partition, support=support, sample=sample, mean=mean
@@ -272,8 +277,8 @@ class Bernoulli(_Elementwise):
 class Poisson(_Elementwise):
     """Counts t with log-rate r: nll = Σ eʳ − t r, M = diag(eʳ).
 
-    Beyond r = ½ log(largest float) (44 in float32, a rate of 10¹⁹) the tangent replaces the exponential, so that a
-    step that goes too far gives a large number and not a NaN.
+    Above r = ½ log(largest float), 44 in float32, the tangent replaces the exponential. So a step that goes too far
+    gives a large number and not a NaN.
     """
 
     def _limit(self, r: Array) -> float:

@@ -210,10 +210,10 @@ class Problem:
     def start(self, seen: OverExamples[Any], params: Tree) -> Start:
         """Return the loss where the model was evaluated or linearized, ready to measure changes of it.
 
-        The rounding error of an example's loss is eps times the loss, plus the effect of errors of the outputs. Those
-        errors are eps times the outputs r and, if the model is linearized, eps times J(s ∘ θ) for mixed signs s:
-        large terms that cancel in a sum leave an error of their own size, in the precision of the sum. The examples'
-        errors are independent, so the error of their sum is the root of the sum of their squares.
+        The rounding error of an example's loss is eps times the loss, plus the effect of errors of the outputs. The
+        outputs r have an error of eps r. Large terms that cancel in a sum leave an error of their own size. If the
+        model is linearized, J(s ∘ θ) with mixed signs s estimates that size. The examples' errors are independent, so
+        the error of their sum is the root of the sum of their squares.
         """
         raw = jax.eval_shape(self.evaluate, params, seen.examples.inputs)[0]
         eps, inside = (_eps(outputs) for outputs in (raw, working_shapes(raw)))
@@ -223,7 +223,7 @@ class Problem:
             shaken = through(seen.outputs)
             cancelled = tree.zeros_like(losses)
             if isinstance(seen, Linearization):
-                cancelled = through(seen.jvp(_with_signs(working(params))))
+                cancelled = through(seen.jvp(with_signs(working(params))))
 
             def both(loss: Array, change: Array, left: Array) -> tuple[Array, Array]:
                 return loss, eps * (jnp.abs(loss) + jnp.abs(change)) + inside * jnp.abs(left)
@@ -290,7 +290,7 @@ def _eps(outputs: Tree) -> float:
     return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(outputs))
 
 
-def _with_signs(theta: Tree) -> Tree:
+def with_signs(theta: Tree) -> Tree:
     """Return θ with about half of its signs changed, as the top bits of a Weyl sequence say."""
 
     def one(leaf: Array) -> Array:

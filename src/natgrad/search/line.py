@@ -69,8 +69,8 @@ class LineSearch(Search):
 class PlaneSearch(Search):
     """The lowest point in the plane of two rows: NCG-L's (α, β), natively.
 
-    Four line searches (Powell 1964): along the first row, the second, the first again, and along the line
-    through the two minima of the first, which is conjugate to it. On a quadratic they end at its minimum.
+    Four line searches (Powell 1964): along row 1, row 2, row 1 again, and the line through the two minima along row 1.
+    That line is conjugate to row 1. On a quadratic they end at its minimum.
     """
 
     maxprobes: int = 12

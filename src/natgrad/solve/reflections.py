@@ -1,7 +1,7 @@
 """The QLP factorization of the Lanczos matrix, one column at a time (Choi, Paige & Saunders 2011, section 5).
 
-Left reflections Q_k T_k = [R_k; 0] give ‖r_k‖ and MINRES; right reflections R_k P_k = L_k make the triangle
-lower, so that x_k = W_k μ_k with ‖x_k‖ = ‖μ_k‖: the last μ alone decides whether x blows up.
+Left reflections Q_k T_k = [R_k; 0] make T_k triangular and give ‖r_k‖: that is MINRES. Right reflections R_k P_k = L_k
+make the triangle lower. Then x_k = W_k μ_k with ‖x_k‖ = ‖μ_k‖, so the last μ shows whether x grows too long.
 """
 
 from typing import NamedTuple
