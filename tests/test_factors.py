@@ -10,6 +10,7 @@ import pytest
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
 import natgrad as ng
+from natgrad import kronecker
 from natgrad.arranged import arranged, usual_axes
 from natgrad.here import Here
 from natgrad.kronecker import Sides, _rebased, _scale
@@ -99,7 +100,10 @@ def as_matrices(letters, leaf):
 
 
 def measured(kind, params, inputs):
-    """Return the memory after one refresh and many turns of the bases: with one output per case it is exact."""
+    """Return the memory after one refresh and many turns of the bases: with one output per case it is exact.
+
+    Every leaf counts as one that reads data.
+    """
     problem = ng.natural_conjugate_gradient(
         one_number, ng.Gaussian(), direction=ng.Preconditioned(kind)
     ).problem
@@ -110,13 +114,15 @@ def measured(kind, params, inputs):
         here = Here(problem, params, examples, jax.random.key(1), gradient=params)
         metric = ng.Fisher().operator(here, problem.linearize(params, examples))
         found = kind._refreshed(replace(here, metric=metric), kind.init(params))
-        return _rebased(3000, kind._scaled(params, found))
+        return _rebased(3000, kind._scaled(here, found))
 
     return memory()
 
 
 @pytest.mark.parametrize(("uneven", "limit"), [(None, 5), (1.0, 2048), (1.0, 5)])
-def test_every_kind_of_leaf_against_a_dense_product(uneven, limit):
+def test_every_kind_of_leaf_against_a_dense_product(uneven, limit, monkeypatch):
+    monkeypatch.setattr(kronecker, "READS", np.inf)
+    monkeypatch.setattr(kronecker, "_columns", lambda _, own: [np.ones(each.shape) for each in own.inputs])
     params, letters, inputs = every_kind()
     kind = ng.Kronecker(
         blocks=CASES, size=None, decay=0.0, sketch=64, limit=limit, uneven=uneven, axes=asked(letters)
@@ -182,14 +188,21 @@ def test_scales_are_those_of_inputs_that_differ():
     inputs = np.array([[True] * 7 + [False]] * 2)
     roots = np.sqrt(np.where(np.arange(8) < 6, peak, 1))
 
-    def scale(peak, uneven):
-        return np.asarray(_scale(Sides(peak, peak=peak), inputs, uneven))
+    def scale(peak, uneven, columns=None):
+        columns = peak if columns is None else columns
+        return np.asarray(_scale(Sides(peak, peak=peak), inputs, columns, uneven))
 
     # log p has a standard deviation of 6.7 and of 2.7.
     np.testing.assert_allclose(scale(peak, 1.0), roots)
     np.testing.assert_allclose(scale(peak, 100.0), [roots[0], np.ones(8)])
     np.testing.assert_array_equal(scale(peak, 1e4), 1)
     np.testing.assert_array_equal(scale(0 * peak, 1.0), 1)
+    # The peaks follow the columns of the data, up to a factor; those of hidden units do not.
+    np.testing.assert_allclose(
+        scale(peak, 100.0, 30 * peak * jnp.asarray([[2.0, 0.5] * 4])), scale(peak, 100.0)
+    )
+    np.testing.assert_array_equal(scale(peak, 100.0, jnp.ones_like(peak)), 1)
+    np.testing.assert_array_equal(scale(peak, 100.0, 0 * peak), 1)
 
 
 def net(params, inputs):

@@ -31,6 +31,9 @@ UNSEEN = 1e-12
 """An input whose peak is below this fraction of the highest peak counts as never seen."""
 FADING = 0.99
 """The factor by which a peak decays per refresh."""
+READS = 2.0
+"""A leaf reads the data's columns if the logarithms of its inputs' peaks follow those of the columns' squares, up to
+this standard deviation."""
 FLOOR = 1e-4
 """The least entry of P, as a fraction of a leaf's mean curvature."""
 TURNS = 3
@@ -115,9 +118,9 @@ class Kronecker(Preconditioner):
     times cheaper. Each is the sum of some of the score's columns, with random signs; a score with no more columns
     than this loses nothing."""
     uneven: float | None = None
-    """P = L ⊗ R / τ + λS: if the sizes of a leaf's inputs differ by more than this factor, each input is damped in
-    units of its own. The measure is the standard deviation of log p, p the inputs' peaks. None damps by λI, which is
-    what a solver needs; `ng.kncg` uses 200."""
+    """P = L ⊗ R / τ + λS: if the sizes of the data's columns differ by more than this factor, a leaf that reads them
+    damps each in units of its own. The measure is the standard deviation of log p, p the peaks of the leaf's inputs.
+    None damps by λI, which is what a solver needs; `ng.kncg` uses 200."""
     axes: Axes | None = None
     """What the axes of leaves are, if the rules above do not fit: `axes(path, leaf)` returns one letter per axis, "i"
     for inputs, "o" for units, "s" for a stack of layers with factors of their own. None leaves a leaf to the rules.
@@ -149,11 +152,13 @@ class Kronecker(Preconditioner):
         sound = tree.is_finite(here.gradient)
         refresh, rebase = _turn(here.steps, self.refresh) & sound, _turn(here.steps, self.rebase) & sound
 
+        before, memory = memory, self._without_scales(here, memory)
         memory = _renewed(refresh, partial(self._refreshed, here), memory, but="basis")
         turns = jnp.where(here.steps < self.rebase, EARLY_TURNS, TURNS)
-        scaled = partial(self._scaled, here.gradient)
+        scaled = partial(self._scaled, here)
         memory = _renewed(rebase, lambda memory: _rebased(turns, scaled(memory)), memory, but="factor")
         divided = self._divider(memory, here.gradient, here.shift)
+        memory = _with_scales(memory, before)
         # This is a branch because XLA compiles equal kernels once. Later kernels that read a part of a stack would
         # all differ; the end of a branch keeps the parts out of them.
         return lambda r: jax.lax.cond(sound, divided, lambda r: r, r), memory
@@ -178,16 +183,31 @@ class Kronecker(Preconditioner):
             *scaling,
         )
 
-    def _scaled(self, like: Tree, memory: Memory) -> Memory:
-        """Return the memory with the current scales, for new bases."""
-        if self.uneven is None:
-            return memory
-        each = zip(memory.sides, self._arranged(like).inputs, strict=True)
-        return memory._replace(sides=tuple(s._replace(scale=_scale(s, own, self.uneven)) for s, own in each))
+    def _columns(self, here: Here) -> list[Array | None]:
+        """Return the data's columns that each stack of sides may read; see `_columns`."""
+        arranged = self._arranged(here.gradient)
+        return [None] * len(arranged.counts) if self.uneven is None else _columns(here, arranged)
 
-    def scale(self, memory: Memory, like: Tree) -> Tree:
-        """Return √S for every parameter."""
-        if self.uneven is None:
+    def _without_scales(self, here: Here, memory: Memory) -> Memory:
+        """Return the memory without the scales of stacks that cannot read the data: they stay 1."""
+        each = zip(memory.sides, self._columns(here), strict=True)
+        return memory._replace(
+            sides=tuple(s._replace(peak=None, scale=None) if own is None else s for s, own in each)
+        )
+
+    def _scaled(self, here: Here, memory: Memory) -> Memory:
+        """Return the memory with the current scales, for new bases."""
+        each = zip(memory.sides, self._arranged(here.gradient).inputs, self._columns(here), strict=True)
+        return memory._replace(
+            sides=tuple(
+                s if columns is None else s._replace(scale=_scale(s, own, columns, self.uneven))
+                for s, own, columns in each
+            )
+        )
+
+    def scale(self, here: Here, memory: Memory) -> Tree:
+        """Return √S for every parameter; None if no leaf can read the data's columns."""
+        if all(columns is None for columns in self._columns(here)):
             return None
 
         def spread(like: Tree) -> Tree:
@@ -198,16 +218,16 @@ class Kronecker(Preconditioner):
                 group.put(left[:, :, None] * right[:, None, :], leaves)
             return jax.tree.unflatten(structure, leaves)
 
-        return on_leaves(spread, like)
+        return on_leaves(spread, here.gradient)
 
     def _refreshed(self, here: Here, memory: Memory) -> Memory:
         """Return the averages with this step's scores. The first scores set the scales, and are then measured again."""
-        if self.uneven is None:
+        if all(sides.scale is None for sides in memory.sides):
             return self._measured(here, memory)
         first = memory.mass == 0
 
         def once(_: Any, memory: Memory) -> Memory:
-            anew = self._scaled(here.gradient, memory)._replace(mass=jnp.zeros_like(memory.mass))
+            anew = self._scaled(here, memory)._replace(mass=jnp.zeros_like(memory.mass))
             return self._measured(here, tree.where(first, anew, memory))
 
         return jax.lax.fori_loop(0, jnp.where(first, 2, 1), once, memory)
@@ -327,23 +347,75 @@ def _peak(sides: Sides, found: Array) -> Array | None:
     return None if sides.peak is None else jnp.maximum(FADING * sides.peak, found)
 
 
-def _scale(sides: Sides, inputs: np.ndarray, uneven: Any) -> Array:
-    """Return √S: 1 for units, for inputs never seen, and if a leaf's inputs are alike; else S = p / m.
+def _columns(here: Here, arranged: Arranged) -> list[Array | None]:
+    """Return the largest square in each of the data's columns, (count, n), for every stack of sides.
 
-    p are the inputs' peaks, m is their geometric mean. Inputs are alike if the standard deviation of log p is at most
-    log(uneven). Marquardt (1963) damps every parameter in units of its own curvature, S = diag L. Dividing an input
-    column by ten and multiplying its weights by ten then changes nothing. The diagonal depends on how large an input
-    is and on how often it is not 0; the peak depends on its size alone. So an input that is mostly 0 does not get
-    giant steps.
+    They are 0 for a side that is not as long as any of the data's arrays, and None if no side of the stack is.
+    """
+    examples = here.examples if here.metric_examples is None else here.metric_examples
+    counted = jax.tree.leaves(examples.coefficients)
+    squares: dict[int, Array] = {}
+    for leaf in jax.tree.leaves(examples.inputs):
+        if leaf.ndim < 2 or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        if len(counted) == 1 and counted[0].shape == leaf.shape[: counted[0].ndim]:
+            # What has a weight of 0 may hold anything.
+            kept = counted[0] != 0
+            leaf = jnp.where(kept.reshape(kept.shape + (1,) * (leaf.ndim - kept.ndim)), leaf, 0)
+        for rows in (leaf.reshape(-1, leaf.shape[-1]), leaf.reshape(len(leaf), -1)):
+            squares.setdefault(rows.shape[1], jnp.max(rows * rows, axis=0))
+
+    def stacked(length: Length, inputs: np.ndarray) -> Array | None:
+        sizes = inputs.sum(axis=1).tolist()
+        if not squares.keys() & set(sizes):
+            return None
+        none = jnp.zeros(0, length.dtype)
+        found = [squares.get(size, none).astype(length.dtype) for size in sizes]
+        return jnp.stack([jnp.pad(own, (0, length.size - len(own))) for own in found])
+
+    return [stacked(*each) for each in zip(arranged.lengths, arranged.inputs, strict=True)]
+
+
+def _with_scales(memory: Memory, before: Memory) -> Memory:
+    """Return the memory with the scales, and their peaks, that it was without."""
+    return memory._replace(
+        sides=tuple(
+            old._replace(**{name: value for name, value in new._asdict().items() if value is not None})
+            for new, old in zip(memory.sides, before.sides, strict=True)
+        )
+    )
+
+
+def _scale(sides: Sides, inputs: Any, columns: Array, uneven: Any) -> Array:
+    """Return √S: S = p / m for inputs that are columns of data, and differ; else 1, as for inputs never seen.
+
+    p are the inputs' peaks, m is their geometric mean. Inputs differ if the standard deviation of log p is above
+    log(uneven). They are columns of data if log p − log x² deviates by less than `READS`, x² the largest square of a
+    column. Hidden units that are rarely active also have small peaks, but no units of measurement: with little damping
+    their weights would take giant steps.
+
+    Marquardt (1963) damps every parameter in units of its own curvature, S = diag L. Dividing an input column by ten
+    and multiplying its weights by ten then changes nothing. The diagonal depends on how large an input is and on how
+    often it is not 0; the peak depends on its size alone. So an input that is mostly 0 does not get giant steps.
     """
     assert sides.peak is not None
     peak = sides.peak
     seen = inputs & (peak > UNSEEN * jnp.max(peak, axis=1, keepdims=True, where=inputs, initial=0))
-    count = jnp.maximum(jnp.sum(seen, axis=1, keepdims=True, dtype=peak.dtype), 1)
     logs = jnp.log(jnp.where(seen, peak, 1))
-    logs = jnp.where(seen, logs - jnp.sum(logs, axis=1, keepdims=True) / count, 0)
-    spread = jnp.sqrt(jnp.sum(logs**2, axis=1, keepdims=True) / count)
-    return jnp.where(spread > jnp.log(jnp.asarray(uneven, peak.dtype)), jnp.exp(logs / 2), 1)
+    logs, spread = _deviations(logs, seen)
+    apart = logs - jnp.log(jnp.where(columns > 0, columns, 1))
+    reads = jnp.any(seen & (columns > 0), axis=1, keepdims=True)
+    reads &= _deviations(apart, seen & (columns > 0))[1] < READS
+    uneven = jnp.log(jnp.asarray(uneven, peak.dtype))
+    return jnp.where(reads & (spread > uneven), jnp.exp(logs / 2), 1)
+
+
+def _deviations(values: Array, chosen: Any) -> tuple[Array, Array]:
+    """Return the deviations of each row's chosen values from their mean, 0 for the others, and the standard one."""
+    count = jnp.maximum(jnp.sum(chosen, axis=1, keepdims=True, dtype=values.dtype), 1)
+    mean = jnp.sum(values, axis=1, keepdims=True, where=chosen) / count
+    apart = jnp.where(chosen, values - mean, 0)
+    return apart, jnp.sqrt(jnp.sum(apart**2, axis=1, keepdims=True) / count)
 
 
 def _is_finite(memory: Memory) -> Array:

@@ -30,8 +30,8 @@ class Preconditioner(Part):
         """
         raise NotImplementedError
 
-    def scale(self, memory: Tree, like: Tree) -> Tree:
-        """Return s, shaped like this tree, if P damps by λ‖s∘d‖²; None, the default, if P damps by λ‖d‖²."""
+    def scale(self, here: Here, memory: Tree) -> Tree:
+        """Return s, shaped like the gradient, if P damps by λ‖s∘d‖²; None, the default, if P damps by λ‖d‖²."""
         return None
 
 

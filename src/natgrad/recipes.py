@@ -316,6 +316,9 @@ def gauss_newton(
     `info.solver.space` says it. A loss that is a sum of squares (`Gaussian`, a `Product` of them) is solved as least
     squares, to twice the digits that its normal equations have.
 
+    The decomposition is LAPACK's. On a CPU that other processes use too, set OPENBLAS_NUM_THREADS=1 before Python
+    starts: LAPACK's threads wait for one another.
+
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
         likelihood: What the outputs mean; `ng.Likelihood.from_loss(…)` for a convex loss.

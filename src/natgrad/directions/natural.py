@@ -82,7 +82,7 @@ class Preconditioned(Descent):
     def propose(self, here: Here, memory: Tree) -> Proposal:
         """Return −n, and the scale by which P damps."""
         proposal = super().propose(here, memory)
-        return proposal._replace(scale=self.preconditioner.scale(proposal.memory, here.gradient))
+        return proposal._replace(scale=self.preconditioner.scale(here, proposal.memory))
 
     def forget(self, before: Tree, after: Tree) -> Tree:
         """Keep what the preconditioner measured."""
