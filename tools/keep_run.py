@@ -13,7 +13,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-WIDTH, COLORS = 1120, 128
+WIDTH, COLORS = 960, 64
 
 
 def logs(run: Path) -> dict[str, bytes]:
