@@ -165,12 +165,7 @@ class Batches:
     def draw(self, cases: int, seed: int, first: int, steps: int, pool: int = 0) -> dict[str, np.ndarray]:
         """Return the indices of `steps` steps from `first` on, stacked; none for parts that see all cases.
 
-        Args:
-            cases: How many training cases there are.
-            seed: The run's seed.
-            first: The first of the steps.
-            steps: How many.
-            pool: How many inputs without labels there are.
+        There are so many training `cases`, and so many inputs without labels in the `pool`.
         """
         rows: dict[str, list[np.ndarray]] = {}
         for step in range(first, first + steps):
@@ -190,14 +185,9 @@ class Batches:
         pool: Array | None = None,
         remade: Remade = lambda batch: batch,
     ) -> dict[str, Any]:
-        """Return what `optimizer.step` takes by name, from one step's indices. Traced.
+        """Return what `optimizer.step` takes by name, from all cases and the indices that one step drew. Traced.
 
-        Args:
-            inputs: The inputs of all training cases.
-            targets: Their targets.
-            drawn: The indices, by part.
-            pool: Inputs without labels.
-            remade: A function that changes each batch with labels.
+        `pool` has the inputs without labels; `remade` changes each batch with labels.
         """
 
         def taken(part: str, values: Any) -> Any:

@@ -45,10 +45,7 @@ class Claimed:
 def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
     """Create the output directory; refuse one that is not empty, unless it holds an earlier run to overwrite.
 
-    Args:
-        directory: Which one.
-        overwrite: Whether an earlier run may be removed.
-        mark: The file by which a run is known.
+    `mark` is the file by which a run is known.
     """
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory}: expected a directory, found a file")

@@ -194,10 +194,8 @@ class Described(NamedTuple):
 def described(settings: Section, default: Section | None = None, prefix: str = "") -> Iterator[Described]:
     """Yield every field with its meaning, default and value, section by section."""
     for name, field in type(settings).model_fields.items():
-        value, usual = (
-            getattr(settings, name),
-            getattr(default, name, field.get_default(call_default_factory=True)),
-        )
+        value = getattr(settings, name)
+        usual = getattr(default, name, field.get_default(call_default_factory=True))
         if isinstance(value, Section):
             yield from described(value, usual if isinstance(usual, Section) else None, f"{prefix}{name}.")
         else:
