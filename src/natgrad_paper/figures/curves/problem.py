@@ -63,13 +63,9 @@ class Settings(Competition):
 def reconstruction(
     images: Images, encoder: tuple[int, ...], likelihood: Any, cost: str = "cross_entropy"
 ) -> Problem:
-    """Return the problem of reconstructing images, with the measures of the figure, which are sums over pixels.
+    """Return the problem of reconstructing square images, with the figure's measures, which are sums over pixels.
 
-    Args:
-        images: Square ones.
-        encoder: Units from the input to the code.
-        likelihood: The likelihood of the pixels; its negative logarithm is minimized.
-        cost: The name of that cost in the logs.
+    The likelihood's negative logarithm is minimized; the logs call it `cost`.
     """
     model = Autoencoder(encoder)
 
