@@ -119,10 +119,8 @@ def errors(model: ConvNet) -> Errors:
     def measure(params: Layers, inputs: Array, targets: Array) -> dict[str, Array]:
         logits = model(params, inputs)
         wrong = jnp.argmax(logits, axis=-1) != jnp.argmax(targets, axis=-1)
-        return {
-            "cross_entropy": ng.Bernoulli().nll(logits, targets),
-            "misclassified": wrong.astype(logits.dtype),
-        }
+        cost = ng.Bernoulli().nll(logits, targets)
+        return {"cross_entropy": cost, "misclassified": wrong.astype(logits.dtype)}
 
     return measure
 
