@@ -69,10 +69,8 @@ def plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[None
         code, line = 2, str(problem)
     except Stopped as stopped:
         again = shlex.join(["natgrad", "run", experiment, "--out", str(out or stopped.directory), "--resume"])
-        code, line = (
-            stopped.exit_code,
-            f"stopped by {stopped.by.name} after a checkpoint; `{again}` continues",
-        )
+        line = f"stopped by {stopped.by.name} after a checkpoint; `{again}` continues"
+        code = stopped.exit_code
     except KeyboardInterrupt:
         code, line = 130, "interrupted"
     except OSError as problem:

@@ -109,9 +109,8 @@ def run(
         for word in asked.methods:
             pick(by_name, word, f"{where}: methods")
         if chosen.whole and set(asked.methods) != set(by_name):
-            raise UserError(
-                f"--methods: expected all of {', '.join(by_name)} for {experiment}, found {methods}"
-            )
+            known = ", ".join(by_name)
+            raise UserError(f"--methods: expected all of {known} for {experiment}, found {methods}")
         file = data or (Path(asked.data) if asked.data else None)
         problem = chosen.prepare(used, file)
         if resume:
@@ -131,10 +130,8 @@ def run(
                 clear(directory)
             request.write(directory, asked)
             cache.enable()
-            console.print(
-                f"[bold]{chosen.title}[/bold] on {escape(problem.data['name'])}, preset {escape(asked.preset)}",
-                highlight=False,
-            )
+            what = f"{escape(problem.data['name'])}, preset {escape(asked.preset)}"
+            console.print(f"[bold]{chosen.title}[/bold] on {what}", highlight=False)
             price = arguments.cost(chosen, used, len(competitors), len(asked.seeds))
             console.print(price, highlight=False)
             problems = chosen.problems(used)

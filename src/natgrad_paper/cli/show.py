@@ -30,10 +30,8 @@ def list_(
             found = figures.load(name)
             table.add_row(name, Text(found.title), Text(", ".join(found.presets())))
         console.print(table)
-        console.print(
-            "natgrad list EXPERIMENT shows its methods; natgrad show EXPERIMENT shows its settings.",
-            highlight=False,
-        )
+        more = "natgrad list EXPERIMENT shows its methods; natgrad show EXPERIMENT shows its settings."
+        console.print(more, highlight=False)
 
 
 def _contents(experiment: Any) -> list[Table]:

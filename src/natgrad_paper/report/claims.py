@@ -161,9 +161,8 @@ class Below:
         if missing := absent(runs, self.lower, self.upper):
             return missing
         panels = [panel for panel in self.panels if runs.timed or panel.axis != CLOCK]
-        return [self._along(panel, runs) for panel in panels] or [
-            Finding(f"{self.lower} and {self.upper}: {UNTIMED}", Verdict.ABSENT)
-        ]
+        untimed = Finding(f"{self.lower} and {self.upper}: {UNTIMED}", Verdict.ABSENT)
+        return [self._along(panel, runs) for panel in panels] or [untimed]
 
     def _along(self, panel: Panel, runs: Runs) -> Finding:
         names = panel.compares(runs.label(self.lower), runs.label(self.upper))
@@ -201,9 +200,8 @@ class Reliable:
         ended = [log for log in runs.method(self.method) if log.complete]
         fell = [self._fell(log) for log in ended]
         learned = [fallen and self._left(log) for log, fallen in zip(ended, fell, strict=True)]
-        words = (
-            f"{runs.label(self.method)}: {sum(learned)} of {len(ended)} runs went to their end and learned"
-        )
+        share = f"{sum(learned)} of {len(ended)} runs"
+        words = f"{runs.label(self.method)}: {share} went to their end and learned"
         if not all(fell):
             return [Finding(words, Verdict.FAILS)]
         if void := health.cause(ended):

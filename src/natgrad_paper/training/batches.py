@@ -151,11 +151,9 @@ class Batches:
 
     def least(self) -> tuple[int, int]:
         """Return how many training cases, and how many inputs without labels, the largest step needs."""
-        own = self.gradient.most
-        others = [
-            rule.most + own * isinstance(rule, Others) for _, rule in self._rules() if not rule.unlabelled
-        ]
-        pools = [rule.most for _, rule in self._rules() if rule.unlabelled]
+        own, rules = self.gradient.most, [rule for _, rule in self._rules()]
+        others = [rule.most + own * isinstance(rule, Others) for rule in rules if not rule.unlabelled]
+        pools = [rule.most for rule in rules if rule.unlabelled]
         return max(others, default=0), max(pools, default=0)
 
     def same(self, step: int) -> int:
@@ -196,13 +194,9 @@ class Batches:
         def cases(part: str) -> Any:
             return remade(taken(part, (inputs, targets)))
 
-        arguments: dict[str, Any] = {
-            NAMES[part]: cases(part) for part, _ in self._rules() if part != "metric"
-        }
-        if self.metric is not None:
-            arguments["metric_inputs"] = (
-                taken("metric", pool) if self.metric.unlabelled else cases("metric")[0]
-            )
+        arguments = {NAMES[part]: cases(part) for part, _ in self._rules() if part in NAMES}
+        if (rule := self.metric) is not None:
+            arguments["metric_inputs"] = taken("metric", pool) if rule.unlabelled else cases("metric")[0]
         return arguments
 
     def _rules(self) -> list[tuple[str, Draw]]:

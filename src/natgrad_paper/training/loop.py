@@ -21,17 +21,8 @@ from natgrad_paper.training.source import Source
 from natgrad_paper.training.stopping import Patience, Streaks, follow, highest_damping
 
 STEP_FIELDS = (
-    "loss",
-    "new_loss",
-    "rho",
-    "damping",
-    "accepted",
-    "step_size",
-    "grad_norm",
-    "step_norm",
-    "kl",
-    "outcome",
-)
+    "loss", "new_loss", "rho", "damping", "accepted", "step_size", "grad_norm", "step_norm", "kl", "outcome",
+)  # fmt: skip
 """The fields of an optimizer's `info` that are kept, if it has them."""
 SOLVER_FIELDS = ("iterations", "residual")
 RATIO = math.log(1.05)

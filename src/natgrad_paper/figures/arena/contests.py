@@ -126,11 +126,10 @@ def _drawable(log: RunLog) -> RunLog:
     """Return a log whose errors all have a place on the axis of its problem."""
     if log.header["training"].get("scale") == "linear":
         return log
-    names = (ERROR, f"test_{ERROR}")
-    evaluations = (
-        {**each, **{name: LEAST for name in names if each.get(name) == 0}} for each in log.evaluations
-    )
-    return replace(log, evaluations=tuple(evaluations))
+    names, found = (ERROR, f"test_{ERROR}"), []
+    for each in log.evaluations:
+        found.append({**each, **{name: LEAST for name in names if each.get(name) == 0}})
+    return replace(log, evaluations=tuple(found))
 
 
 def _place(log: RunLog) -> tuple[str, str]:

@@ -34,14 +34,8 @@ class Entry(Problem):
 
     def facts(self, target: float | None) -> dict[str, Any]:
         """Return what the log of a training says about the problem."""
-        return {
-            "problem": self.name,
-            "variant": self.variant,
-            "error": self.words,
-            "scale": self.scale,
-            "target": target,
-            "data": self.data,
-        }
+        about = {"problem": self.name, "variant": self.variant, "error": self.words, "scale": self.scale}
+        return {**about, "target": target, "data": self.data}
 
 
 def entry(

@@ -65,11 +65,8 @@ def draw_contest(axes: Axes, contest: Contest, compiling: bool = False) -> None:
         if found is not None:
             dashes = "dashed" if name in TUNED else "solid"
             draw_line(axes, found, contest.runs.color(name), dashes, lw=1.3, gid=f"{panel.axis}-{name}")
-    tracks = [
-        [error for each in log.evaluations if (error := contest.measure.of(each)) is not None]
-        for own in contest.logs.values()
-        for log in own
-    ]
+    every = (map(contest.measure.of, log.evaluations) for own in contest.logs.values() for log in own)
+    tracks = [[error for error in errors if error is not None] for errors in every]
     if tracks := list(filter(None, tracks)):
         cut(axes, min(map(min, tracks)), max(track[0] for track in tracks))
     if contest.target is not None:
@@ -91,10 +88,8 @@ def cut(axes: Axes, least: float, start: float) -> None:
 
 def legend(figure: Figure, runs: Runs, beside: bool = False) -> None:
     """Name the methods above the panels, or beside them."""
-    handles = [
-        figure.axes[0].plot([], [], color=runs.color(name), ls="dashed" if name in TUNED else "solid")[0]
-        for name in runs.methods
-    ]
+    dashes = {name: "dashed" if name in TUNED else "solid" for name in runs.methods}
+    handles = [figure.axes[0].plot([], [], color=runs.color(name), ls=dashes[name])[0] for name in dashes]
     names = [runs.label(name) for name in runs.methods]
     if beside:
         figure.legend(handles, names, loc="outside right upper", fontsize=8.5)

@@ -115,11 +115,9 @@ def each_method(words: str, compared: Callable[[Runs, str], Compared]) -> Test:
     """Return the test of some A below B within every method."""
 
     def test(runs: Runs) -> list[Finding]:
-        found = [
-            below(f"{runs.label(method)}, {what}", a, b)
-            for method in runs.methods
-            for what, a, b in compared(runs, method)
-        ]
+        found = []
+        for method in runs.methods:
+            found += [below(f"{runs.label(method)}, {what}", a, b) for what, a, b in compared(runs, method)]
         return found or [Finding(f"no whole runs with {words}", Verdict.OPEN)]
 
     return test
