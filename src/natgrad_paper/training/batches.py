@@ -7,7 +7,7 @@ gathered on the device.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -18,46 +18,35 @@ Key = tuple[int, int]
 PARTS = ("gradient", "metric", "search", "ratio")
 NAMES = {"gradient": "batch", "search": "search_batch", "ratio": "ratio_batch"}
 """What the arguments of a step are called."""
+FOREVER = 1 << 40
+"""More steps than any training has."""
 Remade = Callable[[Any], Any]
 """From a batch, as it is drawn from the cases, to the one that the step sees."""
 
 
-class Draw(Protocol):
-    """A rule that picks cases for a step."""
+class Draw:
+    """A rule that picks cases for a step: as many in every step, and training cases, unless it says otherwise."""
 
-    @property
-    def unlabelled(self) -> bool:
-        """Whether the rule draws from the pool of inputs without labels, not from the training cases."""
+    unlabelled: ClassVar = False
+    """Whether the rule draws from the pool of inputs without labels, not from the training cases."""
+    size: Any
 
     @property
     def most(self) -> int:
         """The most cases that the rule draws; 0 for all."""
+        return int(self.size)
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray | None:
         """Return the cases of this step or None for all; `taken` is what the gradient sees."""
+        raise NotImplementedError
 
     def same(self, step: int) -> int:
-        """Return how many steps from this one on see as many cases."""
-
-
-class Fixed:
-    """A rule that draws the same number of training cases in every step."""
-
-    unlabelled = False
-    size: int
-
-    @property
-    def most(self) -> int:
-        """Their number."""
-        return self.size
-
-    def same(self, step: int) -> int:
-        """Return a large number: the count never changes."""
-        return 1 << 40
+        """Return how many steps from this one on see as many cases; a large number if all do."""
+        return FOREVER
 
 
 @dataclass(frozen=True)
-class FullBatch(Fixed):
+class FullBatch(Draw):
     """All cases, in every step."""
 
     size: int = 0
@@ -68,7 +57,7 @@ class FullBatch(Fixed):
 
 
 @dataclass(frozen=True)
-class Minibatch(Fixed):
+class Minibatch(Draw):
     """`size` cases, each once per epoch in an order redrawn each epoch; a last partial batch is left out."""
 
     size: int
@@ -80,7 +69,7 @@ class Minibatch(Fixed):
 
 
 @dataclass(frozen=True)
-class Growing:
+class Growing(Draw):
     """`first` cases per step, twice as many after every `double` steps, up to `last`; each case once per epoch.
 
     Early steps need few cases, and a training takes many of them; late steps need an accurate gradient.
@@ -89,7 +78,6 @@ class Growing:
     first: int
     last: int
     double: int
-    unlabelled = False
 
     @property
     def most(self) -> int:
@@ -102,7 +90,7 @@ class Growing:
 
     def same(self, step: int) -> int:
         """Return how many steps are left until the batch doubles."""
-        return 1 << 40 if self.size(step) == self.last else self.double - step % self.double
+        return FOREVER if self.size(step) == self.last else self.double - step % self.double
 
     def seen(self, step: int) -> int:
         """Return how many cases all steps before this one saw together."""
@@ -117,7 +105,7 @@ class Growing:
 
 
 @dataclass(frozen=True)
-class Others(Fixed):
+class Others(Draw):
     """`size` cases the gradient does not see in this step: the paper's separate batch for the metric."""
 
     size: int
@@ -129,11 +117,11 @@ class Others(Fixed):
 
 
 @dataclass(frozen=True)
-class Unlabelled(Fixed):
+class Unlabelled(Draw):
     """`size` inputs from the pool of those without labels: for the metric, which needs none."""
 
     size: int
-    unlabelled = True
+    unlabelled: ClassVar = True
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
         """Return inputs of the pool drawn without replacement."""
