@@ -15,7 +15,6 @@ import natgrad as ng
 from natgrad_paper.figures.arena.form import Form
 from natgrad_paper.figures.arena.problems import PROBLEMS
 from natgrad_paper.training.batches import number_of
-from natgrad_paper.training.precision import precise
 
 STEPS = {"curves": 500, "digits": 600, "lstm": 400, "vae": 600, "regression": 600, "linear": 600}
 FLOORS = ("rule", "1e-3", "1e-4", "1e-6", "1e-8")
@@ -27,7 +26,7 @@ def run(name: str, floor: str, seed: int) -> str:
     assert entry.train is not None
     given = {} if floor == "rule" else {"floor": float(floor)}
     opt = ng.kncg(entry.model, entry.likelihood, objective=entry.objective, **given)
-    with precise(entry):
+    with entry.precise():
         params, (train, test) = entry.init(seed), jax.tree.map(jnp.asarray, (entry.train, entry.test))
         state, cases = opt.init(params), number_of(entry.train[0])
 

@@ -109,6 +109,32 @@ def expressions(folder: str) -> str:
     return _table(["the metric's samples", *head], rows)
 
 
+def epochs(folder: str, to: str, steps: str) -> str:
+    """Epochs, of so many steps, to training costs: those of the first evaluation there, seed by seed."""
+    found, costs, per = runs(folder), _numbers(to), int(steps)
+    rows = []
+    for name in found.methods:
+        for log in found.method(name):
+            reached = [
+                [each["iteration"] for each in log.evaluations if each["cross_entropy"] <= cost]
+                for cost in costs
+            ]
+            cells = [f"{min(where) / per:.1f}" if where else NONE for where in reached]
+            last = log.evaluations[-1]
+            test = min(each["test_cross_entropy"] for each in log.evaluations)
+            ends = last["cross_entropy"], last["test_cross_entropy"], test
+            cells += [f"{last['iteration'] / per:.0f}", *(f"{each:.2f}" for each in ends)]
+            rows.append([f"{found.label(name)}, seed {log.seed}", *cells])
+    head = [
+        *(f"to {cost:g}" for cost in costs),
+        "epochs in all",
+        "cost then",
+        "test cost then",
+        "lowest test cost",
+    ]
+    return _table(["method", *head], rows)
+
+
 def decided(folder: str, others: str = "") -> str:
     """The claims that runs say something about, and a line that names the rest; of several results, the verdicts."""
     folders = [folder, *filter(None, others.split(","))]
@@ -174,7 +200,7 @@ def summary(folder: str) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head,
     "expressions": expressions, "decided": decided, "gathered": gathered, "cost": cost, "summary": summary,
-    "part": part,
+    "part": part, "epochs": epochs,
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena.contests import LEAST
 from natgrad_paper.figures.arena.entry import ERROR
 from natgrad_paper.figures.arena.measured import FILE, NAMES, Tuned
-from natgrad_paper.figures.arena.methods import RATES, RULER, TARGETS
+from natgrad_paper.figures.arena.methods import RULER, TARGETS, AdamW, Muon, Soap
 from natgrad_paper.figures.arena.problems import PROBLEMS, Suite
 from natgrad_paper.training import cache
 from natgrad_paper.training.problem import Method
@@ -40,6 +40,11 @@ STEP = 3.0
 EXTENSIONS = 4
 """Further rates at most, where the best is at the edge."""
 FINALISTS = 2
+RATES = {
+    "adamw-tuned": AdamW().rate, "muon-tuned": Muon().rate, "soap-tuned": Soap().rate, "shampoo-tuned": 1e-2,
+    "kron-tuned": 1e-3,
+}  # fmt: skip
+"""The authors' rates: pilots begin there."""
 SEEDS = (CHOOSING, CHOOSING + 1, CHOOSING + 2)
 FIELDS = ("problem", "method", "seed", "rate", "steps", "error", "iterations")
 

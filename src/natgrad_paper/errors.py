@@ -12,9 +12,8 @@ class UserError(Exception):
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
         # The value found may hold control characters, and a terminal obeys some of them.
-        super().__init__(
-            "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
-        )
+        shown = (letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+        super().__init__("".join(shown))
 
 
 class FieldError(UserError):

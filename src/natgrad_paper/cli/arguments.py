@@ -69,10 +69,8 @@ def plain_errors(experiment: str = "", out: Path | None = None) -> Iterator[None
         code, line = 2, str(problem)
     except Stopped as stopped:
         again = shlex.join(["natgrad", "run", experiment, "--out", str(out or stopped.directory), "--resume"])
-        code, line = (
-            stopped.exit_code,
-            f"stopped by {stopped.by.name} after a checkpoint; `{again}` continues",
-        )
+        line = f"stopped by {stopped.by.name} after a checkpoint; `{again}` continues"
+        code = stopped.exit_code
     except KeyboardInterrupt:
         code, line = 130, "interrupted"
     except OSError as problem:
@@ -107,23 +105,22 @@ def preset(experiment: Any, wanted: str) -> Any:
     return pick(experiment.presets(), wanted, "--preset")
 
 
-def settings(experiment: Any, chosen: Any, changes: Sequence[str] | None, *further: Sequence[str]) -> Any:
-    """Return an experiment's settings: the defaults, changed by a preset and by options. Errors name their source.
+def settings(
+    experiment: Any, chosen: Any, changes: Sequence[str] | None = None, grid: Sequence[str] = ()
+) -> Any:
+    """Return an experiment's settings: the defaults, changed by a preset, by `--set` and by `--grid`.
 
-    Args:
-        experiment: The experiment.
-        chosen: The preset.
-        changes: The changes of `--set`.
-        *further: The changes of `--grid`.
+    Errors name the source of what does not fit.
     """
-    from natgrad_paper.training.settings import build, changed, overrides
+    from natgrad_paper.training.settings import build, changed, merged, overrides
 
-    layers = [chosen.changes]
-    found = build(experiment.settings, changed(experiment.settings, *layers), chosen.where)
-    for option, given in zip(("--set", "--grid"), (changes, *further), strict=False):
+    kind = experiment.settings
+    table = changed(kind, chosen.changes)
+    found = build(kind, table, chosen.where)
+    for option, given in (("--set", changes), ("--grid", grid)):
         if given:
-            layers.append(overrides(given, option))
-            found = build(experiment.settings, changed(experiment.settings, *layers), option)
+            table = merged(kind, table, overrides(given, option))
+            found = build(kind, table, option)
     return found
 
 

@@ -25,10 +25,10 @@ def show(console: Any, directory: Path) -> None:
 
     runs = load.read(directory)
     known = figures.load(runs.experiment) if runs.experiment in figures.names() else None
-    presets: dict[str, Any] = {}
-    if known is not None:
-        used = {name: settings(known, preset, None) for name, preset in known.presets().items()}
-        presets = {name: each.model_dump(mode="json") for name, each in used.items()}
+    presets = {
+        name: settings(known, preset).model_dump(mode="json")
+        for name, preset in (known.presets() if known else {}).items()
+    }
     story = Story(runs.experiment) if known is None else known.story
     with naming(directory):
         written = page.write(runs, story, directory, presets)

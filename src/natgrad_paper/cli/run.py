@@ -2,25 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from natgrad_paper.cli.arguments import (
-    Change,
-    Name,
-    Overwrite,
-    complain,
-    cost,
-    fresh,
-    pick,
-    plain_errors,
-    preset,
-    seeds,
-    settings,
-    words,
-)
+from natgrad_paper.cli import arguments
+from natgrad_paper.cli.arguments import Change, Name, Overwrite, complain, pick, plain_errors
 from natgrad_paper.errors import UserError
 
 EXAMPLES = """Examples, from seconds to days:
@@ -87,14 +75,14 @@ def run(
         from natgrad_paper.training import cache, log, request
         from natgrad_paper.training.directory import Claimed, clear, prepare_directory
         from natgrad_paper.training.runner import Run, judged
-        from natgrad_paper.training.settings import build
+        from natgrad_paper.training.settings import build, stated
         from natgrad_paper.training.source import fits
 
         console = progress.console()
         chosen = figures.load(experiment)
         by_name = {method.name: method for method in chosen.methods}
-        names = tuple(by_name) if methods == "all" else words(methods)
-        numbers = seeds(seed_words)
+        names = tuple(by_name) if methods == "all" else arguments.words(methods)
+        numbers = arguments.seeds(seed_words)
         for word in names:
             pick(by_name, word, "--methods")
         if resume:
@@ -107,16 +95,22 @@ def run(
             where = str(out / request.NAME)
             used = build(chosen.settings, asked.settings, where)
         else:
-            base = preset(chosen, preset_name)
-            used, where = settings(chosen, base, change), base.where
-            directory = out or fresh(Path("runs"), f"{chosen.name}-{base.name}")
-            asked = _asked(chosen, base, used, names, numbers, data)
+            base = arguments.preset(chosen, preset_name)
+            used, where = arguments.settings(chosen, base, change), base.where
+            directory = out or arguments.fresh(Path("runs"), f"{chosen.name}-{base.name}")
+            asked = request.Request(
+                experiment=chosen.name,
+                preset=base.name,
+                methods=names or base.methods or chosen.first_look,
+                seeds=numbers or (0,),
+                data="" if data is None else str(data.absolute()),
+                settings=stated(used),
+            )
         for word in asked.methods:
             pick(by_name, word, f"{where}: methods")
         if chosen.whole and set(asked.methods) != set(by_name):
-            raise UserError(
-                f"--methods: expected all of {', '.join(by_name)} for {experiment}, found {methods}"
-            )
+            known = ", ".join(by_name)
+            raise UserError(f"--methods: expected all of {known} for {experiment}, found {methods}")
         file = data or (Path(asked.data) if asked.data else None)
         problem = chosen.prepare(used, file)
         if resume:
@@ -136,11 +130,10 @@ def run(
                 clear(directory)
             request.write(directory, asked)
             cache.enable()
-            console.print(
-                f"[bold]{chosen.title}[/bold] on {escape(problem.data['name'])}, preset {escape(asked.preset)}",
-                highlight=False,
-            )
-            console.print(cost(chosen, used, len(competitors), len(asked.seeds)), highlight=False)
+            what = f"{escape(problem.data['name'])}, preset {escape(asked.preset)}"
+            console.print(f"[bold]{chosen.title}[/bold] on {what}", highlight=False)
+            price = arguments.cost(chosen, used, len(competitors), len(asked.seeds))
+            console.print(price, highlight=False)
             problems = chosen.problems(used)
             trainings = problems and problems * len(competitors) * len(asked.seeds)
             with progress.display(console, trainings, chosen.story.view.main) as display:
@@ -155,20 +148,3 @@ def run(
             complain(failure)
         if failures:
             raise typer.Exit(1)
-
-
-def _asked(
-    experiment: Any, base: Any, used: Any, names: tuple[str, ...], numbers: tuple[int, ...], data: Path | None
-) -> Any:
-    """Return a new request; without methods, take those of the preset or of a first look."""
-    from natgrad_paper.training.request import Request
-    from natgrad_paper.training.settings import stated
-
-    return Request(
-        experiment=experiment.name,
-        preset=base.name,
-        methods=names or base.methods or experiment.first_look,
-        seeds=numbers or (0,),
-        data="" if data is None else str(data.absolute()),
-        settings=stated(used),
-    )

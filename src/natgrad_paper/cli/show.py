@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from natgrad_paper.cli.arguments import Name, cost, pick, plain_errors, settings
@@ -25,32 +25,24 @@ def list_(
             for table in _contents(figures.load(experiment)):
                 console.print(table)
             return
-        table = Table(box=box.SIMPLE_HEAD)
-        for column in ("experiment", "", "presets"):
-            table.add_column(column)
+        table = Table("experiment", "", "presets", box=box.SIMPLE_HEAD)
         for name in figures.names():
             found = figures.load(name)
             table.add_row(name, Text(found.title), Text(", ".join(found.presets())))
         console.print(table)
-        console.print(
-            "natgrad list EXPERIMENT shows its methods; natgrad show EXPERIMENT shows its settings.",
-            highlight=False,
-        )
+        more = "natgrad list EXPERIMENT shows its methods; natgrad show EXPERIMENT shows its settings."
+        console.print(more, highlight=False)
 
 
 def _contents(experiment: Any) -> list[Table]:
-    methods = Table(title=experiment.title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in ("method", "", ""):
-        methods.add_column(column)
+    methods = Table("method", "", "", title=experiment.title, title_justify="left", box=box.SIMPLE_HEAD)
     for method in experiment.methods:
         methods.add_row(method.name, Text(method.label), Text(method.about))
-    presets = Table(box=box.SIMPLE_HEAD)
-    for column in ("preset", "", "cost of one seed"):
-        presets.add_column(column)
+    presets = Table("preset", "", "cost of one seed", box=box.SIMPLE_HEAD)
     for name, preset in experiment.presets().items():
-        used = settings(experiment, preset, None)
         count = len(preset.methods or experiment.first_look)
-        presets.add_row(name, Text(preset.about), Text(cost(experiment, used, count, 1)))
+        price = cost(experiment, settings(experiment, preset), count, 1)
+        presets.add_row(name, Text(preset.about), Text(price))
     return [methods, presets]
 
 
@@ -65,20 +57,13 @@ def show(
         from natgrad_paper.training.settings import described
 
         chosen = figures.load(experiment)
-        used = settings(chosen, pick(chosen.presets(), preset_name, "preset"), None)
-        table = Table(
-            title=f"{chosen.title}, preset {preset_name}", title_justify="left", box=box.SIMPLE_HEAD
-        )
-        for column in ("setting", "value", "default", "meaning"):
-            table.add_column(column, overflow="fold")
-        for field in described(used, chosen.settings.model_construct()):
-            changed = "bold" if field.value != field.default else "dim"
-            table.add_row(
-                field.name,
-                Text(_word(field.value), changed),
-                Text(_word(field.default), "dim"),
-                Text(field.about),
-            )
+        used = settings(chosen, pick(chosen.presets(), preset_name, "preset"))
+        title = f"{chosen.title}, preset {preset_name}"
+        columns = (Column(name, overflow="fold") for name in ("setting", "value", "default", "meaning"))
+        table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        for name, about, default, value in described(used, chosen.settings.model_construct()):
+            changed = "bold" if value != default else "dim"
+            table.add_row(name, Text(_word(value), changed), Text(_word(default), "dim"), Text(about))
         progress.console().print(table)
 
 

@@ -50,7 +50,8 @@ class ArrayFile:
         with self._readable():
             if (_npz_size(path) if self._npz else _mat_size(path)) > LARGEST:
                 raise FieldError(self.where, "size", f"at most {LARGEST} bytes, unpacked", "more")
-            self.headers = dict(_npz_headers(path) if self._npz else _mat_headers(path))
+            said = _npz_headers(path) if self._npz else scipy.io.whosmat(path)
+            self.headers = {name: Header(tuple(shape), kind) for name, shape, kind in said}
 
     def header(self, field: str, expected: str) -> Header:
         """Return the header of a field that must be there."""
@@ -127,19 +128,14 @@ class ArrayFile:
             ) from None
 
 
-def _mat_headers(path: Path) -> Iterator[tuple[str, Header]]:
-    for name, shape, kind in scipy.io.whosmat(path):
-        yield name, Header(tuple(shape), kind)
-
-
-def _npz_headers(path: Path) -> Iterator[tuple[str, Header]]:
+def _npz_headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], str]]:
     with zipfile.ZipFile(path) as archive:
         for entry in archive.namelist():
             with archive.open(entry) as stream:
                 first = np.lib.format.read_magic(stream) == (1, 0)
                 read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
                 shape, _, kind = read(stream)
-                yield entry.removesuffix(".npy"), Header(shape, str(kind.newbyteorder("=")))
+                yield entry.removesuffix(".npy"), shape, str(kind.newbyteorder("="))
 
 
 def _npz_size(path: Path) -> int:

@@ -36,11 +36,9 @@ def regression() -> tuple[np.ndarray, np.ndarray]:
 def descriptions() -> str:
     """Return the descriptions of scikit-learn's data sets, one after another."""
     _package()
-    texts = sorted(
-        (each for each in resources.files(f"{PACKAGE}.descr").iterdir() if each.name.endswith(".rst")),
-        key=lambda each: each.name,
-    )
-    return "\n".join(each.read_text(encoding="utf-8") for each in texts)
+    texts = {each.name: each for each in resources.files(f"{PACKAGE}.descr").iterdir()}
+    names = sorted(name for name in texts if name.endswith(".rst"))
+    return "\n".join(texts[name].read_text(encoding="utf-8") for name in names)
 
 
 def _package() -> Any:

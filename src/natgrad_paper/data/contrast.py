@@ -41,6 +41,5 @@ def _blur(images: Array) -> Array:
 
 def _band(side: int) -> np.ndarray:
     """Return the matrix of the convolution along an axis of the given length, zeros beyond its ends."""
-    return np.sum(
-        [w * np.eye(side, k=offset) for offset, w in enumerate(weights(), start=-(WIDTH // 2))], axis=0
-    )
+    bands = [w * np.eye(side, k=offset) for offset, w in enumerate(weights(), start=-(WIDTH // 2))]
+    return np.sum(bands, axis=0)

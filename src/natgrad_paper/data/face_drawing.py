@@ -4,7 +4,8 @@ Coordinates are those of the face: x to the right, y down, the head about 1 wide
 middle. A distance is negative inside a shape; it decides how much of a pixel the shape covers.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -31,46 +32,22 @@ class Expression(NamedTuple):
     lopsided: Array  # the left half does more than the right (or less)
 
 
-class Person(NamedTuple):
-    """Whose face it is."""
-
-    head_width: Array
-    jaw: Array
-    skin: Array
-    hair: Array
-    hairline: Array
-    parting: Array
-    hair_length: Array
-    ears: Array
-    eye_distance: Array
-    eye_size: Array
-    eye_height: Array
-    iris: Array
-    brow_thickness: Array
-    brow_height: Array
-    nose_length: Array
-    nose_width: Array
-    mouth_height: Array
-    mouth_width: Array
-    lip_thickness: Array
-    beard: Array
-    glasses: Array
-
-
-class Scene(NamedTuple):
-    """How the face is seen: its place and turn in the picture, the light and what is behind it."""
-
-    shift_x: Array
-    shift_y: Array
-    turn: Array
-    scale: Array
-    yaw: Array
-    pitch: Array
-    light_x: Array
-    light_y: Array
-    gain: Array
-    background: Array
-    slope: Array
+PEOPLE = {
+    "head_width": (0.68, 0.84), "jaw": (0.12, 0.42), "skin": (0.42, 0.88), "hair": (0.04, 0.6),
+    "hairline": (-0.78, -0.46), "parting": (-0.3, 0.3), "hair_length": (-0.6, 0.9), "ears": (0.0, 1.6),
+    "eye_distance": (0.29, 0.37), "eye_size": (0.85, 1.2), "eye_height": (-0.16, -0.06), "iris": (0.08, 0.4),
+    "brow_thickness": (0.6, 1.5), "brow_height": (0.2, 0.28), "nose_length": (0.85, 1.2),
+    "nose_width": (0.75, 1.35), "mouth_height": (0.5, 0.6), "mouth_width": (0.85, 1.2),
+    "lip_thickness": (0.6, 1.5), "beard": (-1.8, 0.7), "glasses": (-5.0, 1.0),
+}  # fmt: skip
+"""Whose face it is: the range of each trait. Those that only some people have start below zero, and are cut there."""
+SCENES = {
+    "shift_x": (-0.08, 0.08), "shift_y": (-0.08, 0.08), "turn": (-0.14, 0.14), "scale": (1.06, 1.24),
+    "yaw": (-0.6, 0.6), "pitch": (-0.6, 0.6), "light_x": (-0.4, 0.4), "light_y": (-0.3, 0.3),
+    "gain": (0.75, 1.15), "background": (0.05, 0.95), "slope": (-0.2, 0.2),
+}  # fmt: skip
+"""How a face is seen: its place and turn in the picture, the light and what is behind it."""
+Person, Scene = (namedtuple(name, traits) for name, traits in (("Person", PEOPLE), ("Scene", SCENES)))
 
 
 class Face(NamedTuple):
@@ -80,11 +57,11 @@ class Face(NamedTuple):
     y: Array
     pixel: Array
     expression: Expression
-    person: Person
-    scene: Scene
+    person: Any
+    scene: Any
 
 
-def paint(expression: Expression, person: Person, scene: Scene) -> Array:
+def paint(expression: Expression, person: Any, scene: Any) -> Array:
     """Return the picture, float32 of shape (48, 48), mostly between 0 and 1. All traits are scalars."""
     face = Face(*_coordinates(scene), expression, person, scene)
     canvas = scene.background + scene.slope * face.y
@@ -94,7 +71,7 @@ def paint(expression: Expression, person: Person, scene: Scene) -> Array:
     return scene.gain * light * canvas
 
 
-def _coordinates(scene: Scene) -> tuple[Array, Array, Array]:
+def _coordinates(scene: Any) -> tuple[Array, Array, Array]:
     """Return each pixel's place on the face, and a pixel's size there."""
     line = (jnp.arange(FACE_SIDE, dtype=jnp.float32) + 0.5) * (2 / FACE_SIDE) - 1
     u, v = line[None, :] - scene.shift_x, line[:, None] - scene.shift_y
@@ -131,7 +108,7 @@ def _half(x: Array, expression: Expression) -> Array:
     return 1 + expression.lopsided * jnp.clip(4 * x, -1, 1)
 
 
-def _head_distance(x: Array, y: Array, person: Person, drop: Number) -> Array:
+def _head_distance(x: Array, y: Array, person: Any, drop: Number) -> Array:
     """The head's outline: an ellipse whose lower half narrows to the chin and lengthens as the jaw drops."""
     below = jnp.maximum(y, 0)
     width = person.head_width * (1 - person.jaw * below * below)

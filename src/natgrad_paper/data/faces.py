@@ -6,13 +6,14 @@ not depend on the expression.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from natgrad_paper.data.face_drawing import Expression, Person, Scene, paint
+from natgrad_paper.data.face_drawing import PEOPLE, SCENES, Expression, Person, Scene, paint
 from natgrad_paper.data.labelled import EXPRESSIONS, Faces, Labelled
 
 NAME = "drawn faces"
@@ -47,20 +48,6 @@ _ACCIDENT = {
     "lip_raise": 0.25, "lopsided": 0.25,
 }  # fmt: skip
 """Standard deviations of the random deviations from a posed expression."""
-_PEOPLE = {
-    "head_width": (0.68, 0.84), "jaw": (0.12, 0.42), "skin": (0.42, 0.88), "hair": (0.04, 0.6),
-    "hairline": (-0.78, -0.46), "parting": (-0.3, 0.3), "hair_length": (-0.6, 0.9), "ears": (0.0, 1.6),
-    "eye_distance": (0.29, 0.37), "eye_size": (0.85, 1.2), "eye_height": (-0.16, -0.06), "iris": (0.08, 0.4),
-    "brow_thickness": (0.6, 1.5), "brow_height": (0.2, 0.28), "nose_length": (0.85, 1.2),
-    "nose_width": (0.75, 1.35), "mouth_height": (0.5, 0.6), "mouth_width": (0.85, 1.2),
-    "lip_thickness": (0.6, 1.5), "beard": (-1.8, 0.7), "glasses": (-5.0, 1.0),
-}  # fmt: skip
-"""Ranges. Traits that only some people have start below zero, and are cut there."""
-_SCENES = {
-    "shift_x": (-0.08, 0.08), "shift_y": (-0.08, 0.08), "turn": (-0.14, 0.14), "scale": (1.06, 1.24),
-    "yaw": (-0.6, 0.6), "pitch": (-0.6, 0.6), "light_x": (-0.4, 0.4), "light_y": (-0.3, 0.3),
-    "gain": (0.75, 1.15), "background": (0.05, 0.95), "slope": (-0.2, 0.2),
-}  # fmt: skip
 _WEAK, _STRONG = 0.6, 1.2
 
 
@@ -107,14 +94,14 @@ def _face(key: Array, index: Array) -> tuple[Array, Array]:
     label = order[index % seven].astype(jnp.int32)
     keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), index), 4)
     expression = _expression(keys[0], label)
-    person = Person(**_between(keys[1], _PEOPLE))
+    person: Any = Person(**_between(keys[1], PEOPLE))
     person = person._replace(
         hair=person.hair * person.skin,
         ears=jnp.clip(person.ears, 0, 1),
         beard=jnp.clip(person.beard, 0, 1),
         glasses=(person.glasses > 0).astype(jnp.float32),
     )
-    picture = paint(expression, person, Scene(**_between(keys[2], _SCENES)))
+    picture = paint(expression, person, Scene(**_between(keys[2], SCENES)))
     noise = NOISE * jax.random.normal(keys[3], picture.shape, jnp.float32)
     return jnp.round(255 * jnp.clip(picture + noise, 0, 1)).astype(jnp.uint8), label
 

@@ -59,8 +59,7 @@ class Faces:
 
     def describe(self) -> dict[str, object]:
         """Return what a log records about the data."""
-        parts = {name: getattr(self, name).images for name in ("train", "valid", "test")}
-        shapes = {
-            name: list(images.shape) for name, images in (parts | {"unlabelled": self.unlabelled}).items()
-        }
+        parts = {"train": self.train, "valid": self.valid, "test": self.test}
+        shapes = {name: list(part.images.shape) for name, part in parts.items()}
+        shapes["unlabelled"] = list(self.unlabelled.shape)
         return {"name": self.name, "sha256": self.sha256(), **shapes}

@@ -1,6 +1,6 @@
 """Claims, judged from runs: what is claimed, what was measured, and what follows by one rule.
 
-`page.html.j2` states the rule in words. `verdict_on` applies it to orderings, `together` to claims.
+`page.html.j2` states the rule in words. `compare` applies it to orderings, `together` to claims.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +40,7 @@ class Finding:
     words: str
     verdict: Verdict
     beyond: str = ""
-    """If there is no difference, the smallest effect that counts, in words."""
+    """The smallest effect that counts, in words."""
 
 
 Test = Callable[[Runs], list[Finding]]
@@ -133,6 +133,14 @@ def verdict_on(
     return Verdict.FAILS if low >= 0 and mean >= least else Verdict.OPEN, words
 
 
+def compare(
+    words: str, differences: np.ndarray, scale: Scale = LOGARITHMIC, smallest: float | None = None
+) -> Finding:
+    """Return the finding on whether differences on a scale, one per seed, are below zero; the words say of what."""
+    verdict, shown = verdict_on(differences, scale, smallest)
+    return Finding(f"{words}: {shown}", verdict, scale.effect(smallest)[1])
+
+
 def absent(runs: Runs, *names: str) -> list[Finding]:
     """Return the finding that methods have no runs; none if all of them have runs."""
     missing = [name for name in names if not runs.method(name)]
@@ -153,9 +161,8 @@ class Below:
         if missing := absent(runs, self.lower, self.upper):
             return missing
         panels = [panel for panel in self.panels if runs.timed or panel.axis != CLOCK]
-        return [self._along(panel, runs) for panel in panels] or [
-            Finding(f"{self.lower} and {self.upper}: {UNTIMED}", Verdict.ABSENT)
-        ]
+        untimed = Finding(f"{self.lower} and {self.upper}: {UNTIMED}", Verdict.ABSENT)
+        return [self._along(panel, runs) for panel in panels] or [untimed]
 
     def _along(self, panel: Panel, runs: Runs) -> Finding:
         names = panel.compares(runs.label(self.lower), runs.label(self.upper))
@@ -163,22 +170,17 @@ class Below:
         if found.where is None:
             return Finding(f"{names}: no seed with whole runs of both", Verdict.OPEN)
         heading, logs = f"{names} at {panel.place(found.where)}", [log for pair in found.logs for log in pair]
-        void = health.cause(logs) or health.stayed(
-            list(zip(*found.logs, strict=True)), panel.axis, found.where
-        )
-        if void:
+        arms = list(zip(*found.logs, strict=True))
+        if void := health.cause(logs) or health.stayed(arms, panel.axis, found.where):
             return Finding(f"{heading}: void: {void}", Verdict.VOID)
         if not len(found.differences):
             return Finding(f"{heading}: not measured there", Verdict.OPEN)
-        scale = panel.measure.scale
-        verdict, words = verdict_on(found.differences, scale, self.smallest)
-        if verdict is Verdict.EQUAL and not all(map(health.plateau, logs)):
+        result = compare(heading, found.differences, panel.measure.scale, self.smallest)
+        if result.verdict is Verdict.EQUAL and not all(map(health.plateau, logs)):
             # Methods that never began to learn have equal errors, too.
-            return Finding(
-                f"{heading}: {words}; whether either left the plateau, the logs do not say", Verdict.OPEN
-            )
-        beyond = scale.effect(self.smallest)[1] if verdict is Verdict.EQUAL else ""
-        return Finding(f"{heading}: {words}", verdict, beyond)
+            unsaid = "; whether either left the plateau, the logs do not say"
+            return Finding(result.words + unsaid, Verdict.OPEN)
+        return result
 
 
 @dataclass(frozen=True)
@@ -198,9 +200,8 @@ class Reliable:
         ended = [log for log in runs.method(self.method) if log.complete]
         fell = [self._fell(log) for log in ended]
         learned = [fallen and self._left(log) for log, fallen in zip(ended, fell, strict=True)]
-        words = (
-            f"{runs.label(self.method)}: {sum(learned)} of {len(ended)} runs went to their end and learned"
-        )
+        share = f"{sum(learned)} of {len(ended)} runs"
+        words = f"{runs.label(self.method)}: {share} went to their end and learned"
         if not all(fell):
             return [Finding(words, Verdict.FAILS)]
         if void := health.cause(ended):

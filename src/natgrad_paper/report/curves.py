@@ -61,9 +61,8 @@ def common(logs: Iterable[RunLog], axis: str) -> float | None:
     found = [log for log in logs if log.evaluations]
     counted = [log for log in found if log.complete] or found
     # If every run stopped itself early, take the place where the first one stopped.
-    ends = [end for log in counted if (end := reach(log, axis)) < math.inf] or [
-        _end(log, axis) for log in counted
-    ]
+    ends = [end for log in counted if (end := reach(log, axis)) < math.inf]
+    ends = ends or [_end(log, axis) for log in counted]
     return min(ends) if ends and min(ends) > 0 else None
 
 

@@ -110,13 +110,8 @@ def draw_panel(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel) ->
     for group in groups:
         for name in group.methods:
             if (found := line(runs.method(name), panel)) is not None:
-                draw_line(
-                    axes,
-                    found,
-                    runs.color(name),
-                    group.dashes,
-                    gid=f"line-{panel.axis}-{panel.measure.field}-{name}",
-                )
+                gid = f"line-{panel.axis}-{panel.measure.field}-{name}"
+                draw_line(axes, found, runs.color(name), group.dashes, gid=gid)
                 drawn.append((name, group.dashes, found))
     axes.set_xlabel(AXES.get(panel.axis, panel.axis))
     dress(axes)
@@ -151,9 +146,8 @@ def label_ends(
     where: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
     for name, place in zip(rising, apart([places.get(name, 0.0) for name in rising], height), strict=True):
         if name in tips:
-            axes.annotate(
-                "", tips[name], (1.035, place), "data", "axes fraction", looks, annotation_clip=False
-            )
+            tip, end = tips[name], (1.035, place)
+            axes.annotate("", tip, end, "data", "axes fraction", looks, annotation_clip=False)
         axes.plot([1.04, 1.095], [place, place], color=runs.color(name), ls=names[name], **where)
         axes.text(1.11, place, runs.label(name), va="center", fontsize=8, color=INK, **where)
 
@@ -229,14 +223,11 @@ def title(figure: Figure, runs: Runs, words: str = "") -> None:
 def small_print(figure: Figure, runs: Runs, groups: Sequence[Group] = (), timed: bool = False) -> None:
     """Write below a figure what a reader needs to judge and repeat it."""
     data, cut = runs.header["data"], sum(not log.done for log in runs.logs)
-    dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups).replace(
-        "dashdot", "dash-dotted"
-    )
+    dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups)
+    lines = f"Lines: {dashes.replace('dashdot', 'dash-dotted')}"
     what = [f"Data: {data['name']}, sha256 {data['sha256'][:16]}…", provenance.seeds(runs)]
     how = ["Training time excludes compiling and evaluating"] * timed + provenance.ratios(runs)
-    how += [f"{cut} of {len(runs.logs)} runs did not finish"] * (cut > 0) + [f"Lines: {dashes}"] * (
-        len(groups) > 1
-    )
+    how += [f"{cut} of {len(runs.logs)} runs did not finish"] * (cut > 0) + [lines] * (len(groups) > 1)
     where = [provenance.versions(runs), provenance.machines(runs)]
     words = "\n".join("  ·  ".join(row) for row in (what, how, where) if row)
     figure.supxlabel(words, x=0.01, ha="left", fontsize=7, color=SOFT, linespacing=1.5)

@@ -51,9 +51,7 @@ class Runs:
     @classmethod
     def of(cls, logs: Iterable[RunLog]) -> "Runs":
         """Return the logs as runs, without the seeds for choosing settings. Refuse logs that do not fit together."""
-        every = sorted(
-            logs, key=lambda log: (log.header["method"]["order"], log.method, log.seed, log.training)
-        )
+        every = sorted(logs, key=lambda log: (log.header["method"]["order"], *_keys(log).values()))
         counted = [log for log in every if log.seed < CHOOSING]
         found = counted or every
         _check(found)

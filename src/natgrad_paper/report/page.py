@@ -48,13 +48,8 @@ def html(runs: Runs, story: Story, judged: Sequence[Judged], drawn: bytes, comma
     groups = grouped(runs.methods, story.groups)
     shown = groups if story.diagnostics else []
     steps = [(group.title, *found) for group in shown if (found := diagnostics.draw(runs, group))]
-    pages = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    pages = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, **options)
     return pages.get_template("page.html.j2").render(
         css=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         runs=runs,

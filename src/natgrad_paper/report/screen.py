@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -39,23 +40,15 @@ class Shown:
         def words(text: str) -> str:
             return text.translate(SPELLED).encode("ascii", "replace").decode() if plain else text
 
-        table = Table(
-            title=words(self.title),
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            show_header=self.numbers,
-            pad_edge=False,
-        )
+        looks: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_header": self.numbers, "pad_edge": False}
+        table = Table(title=words(self.title), title_justify="left", **looks)
         for k, name in enumerate(self.head):
-            broken, longest = (
-                k > 0 if self.numbers else k == 1,
-                max(
-                    len(word)
-                    for word in (*name.split(), *(row[k][0] for row in self.rows if self.numbers), "")
-                ),
-            )
-            table.add_column(words(name), overflow="fold", no_wrap=not broken, min_width=longest)
-            table.columns[-1].justify = "right" if self.numbers and k else "left"
+            broken, right = (k > 0 if self.numbers else k == 1), self.numbers and k > 0
+            whole = [*name.split(), *(row[k][0] for row in self.rows if self.numbers)]
+            table.add_column(
+                words(name), overflow="fold", no_wrap=not broken, justify="right" if right else "left",
+                min_width=max(map(len, whole), default=0),
+            )  # fmt: skip
         for row in self.rows:
             table.add_row(*(Text(words(text), style) for text, style in row))
         yield table
@@ -74,10 +67,9 @@ def tables(runs: Runs, story: Story) -> list[Shown]:
         shown.append(Shown(title, found.head, rows, True))
     verdicts = []
     for each in claims.judge(story.claims, runs):
-        voids = [
-            found.words.rpartition("void: ")[2] for found in each.findings if found.verdict is Verdict.VOID
-        ]
-        words = "\n".join([each.claim.words, *(f"void: {why}" for why in dict.fromkeys(voids))])
+        voids = (found.words for found in each.findings if found.verdict is Verdict.VOID)
+        causes = dict.fromkeys("void: " + words.rpartition("void: ")[2] for words in voids)
+        words = "\n".join([each.claim.words, *causes])
         color = COLORS.get(each.verdict, "yellow")
         verdicts.append([(f"({each.claim.key})", ""), (words, ""), (each.words, color)])
     return shown + [Shown("Claims", ("", "claim", "verdict"), verdicts, False)] * bool(verdicts)

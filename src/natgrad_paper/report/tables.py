@@ -74,8 +74,8 @@ def results(runs: Runs, view: View, groups: Sequence[Group]) -> Table | None:
     for name in (name for group in groups for name in group.methods):
         total = len(runs.method(name))
         cells = [
-            spread(column.values[name], total, column.measure, column.missing, name == least)
-            for column, least in zip(found, best, strict=True)
+            spread(each.values[name], total, each.measure, each.missing, name == least)
+            for each, least in zip(found, best, strict=True)
         ]
         rows.append([runs.label(name), *cells])
     return Table(["method", *(column.words for column in found)], rows, numbers=True) if found else None
@@ -91,11 +91,14 @@ def spread(
     values: Sequence[float], total: int, measure: Measure, missing: str = "–", best: bool = False
 ) -> Cell:
     """Return the mean and the range, with the number of values if it is less than the total."""
-    if not values:
-        return Cell(missing)
+    return ranged(number(measure.mean(values)), values, total, best) if values else Cell(missing)
+
+
+def ranged(text: str, values: Sequence[float], total: int, best: bool = False) -> Cell:
+    """Return a cell with the range of values below its text, and how many there are if some are missing."""
     words = [f"({number(min(values))}–{number(max(values))})"] if len(values) > 1 else []
     words += [f"{len(values)} of {total}"] if len(values) < total else []
-    return Cell(number(measure.mean(values)), ", ".join(words), best)
+    return Cell(text, ", ".join(words), best)
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -133,9 +136,8 @@ def troubles(runs: Runs) -> Table | None:
             ended = "used its budget" if finished else log.reason or "cut off, no reason logged"
             gaps = "; ".join(f"{gap['seconds']:.0f} s at iteration {gap['iteration']}" for gap in log.gaps)
             what = f"{runs.label(log.method)} {log.training}".strip()
-            rows.append(
-                [what, str(log.seed), ended, f"{refused} of {last.get('iteration') or 0}", gaps or "–"]
-            )
+            share = f"{refused} of {last.get('iteration') or 0}"
+            rows.append([what, str(log.seed), ended, share, gaps or "–"])
     return Table(["run", "seed", "how it ended", "steps refused", "asleep"], rows) if rows else None
 
 

@@ -8,11 +8,7 @@ import numpy as np
 
 CLOCK = "training_seconds"
 """The axis that is meaningful only on an otherwise idle machine."""
-AXES = {
-    "iteration": "iterations",
-    CLOCK: "training time (s)",
-    "cpu_seconds": "processor time (s)",
-}
+AXES = {"iteration": "iterations", CLOCK: "training time (s)", "cpu_seconds": "processor time (s)"}
 """What an error is drawn against: a field of an evaluation, and its title."""
 
 
@@ -46,11 +42,9 @@ class Scale:
     def effect(self, smallest: float | None = None) -> tuple[float, str]:
         """Return the smallest effect that counts, on the scale and in words."""
         least = self.smallest if smallest is None else smallest
-        return (
-            (float(np.log1p(least)), f"{100 * least:g}%")
-            if self.name == "log"
-            else (least, f"{least:g} points")
-        )
+        if self.name == "log":
+            return float(np.log1p(least)), f"{100 * least:g}%"
+        return least, f"{least:g} points"
 
 
 LOGARITHMIC, LINEAR = Scale("log", 0.02), Scale("linear", 0.5)

@@ -67,9 +67,8 @@ class FirstOrder:
         updates, new_state = self.transformation.update(gradient, state, params, **extras)
         moved = optax.apply_updates(params, updates)
         accepted = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(updates))
-        if (
-            self.searches
-        ):  # A search that found no finite loss returns a step of length 0, and an infinite error.
+        if self.searches:
+            # A search that found no finite loss returns a step of length 0, and an infinite error.
             accepted &= jnp.isfinite(optax.tree.get(new_state, "decrease_error"))
         params, state = tree.where(accepted, (moved, new_state), (params, state))
         outcome = jnp.where(accepted, ng.Outcome.ACCEPTED, ng.Outcome.NONFINITE_GRADIENT)

@@ -7,7 +7,7 @@ gathered on the device.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -18,46 +18,35 @@ Key = tuple[int, int]
 PARTS = ("gradient", "metric", "search", "ratio")
 NAMES = {"gradient": "batch", "search": "search_batch", "ratio": "ratio_batch"}
 """What the arguments of a step are called."""
+FOREVER = 1 << 40
+"""More steps than any training has."""
 Remade = Callable[[Any], Any]
 """From a batch, as it is drawn from the cases, to the one that the step sees."""
 
 
-class Draw(Protocol):
-    """A rule that picks cases for a step."""
+class Draw:
+    """A rule that picks cases for a step: as many in every step, and training cases, unless it says otherwise."""
 
-    @property
-    def unlabelled(self) -> bool:
-        """Whether the rule draws from the pool of inputs without labels, not from the training cases."""
+    unlabelled: ClassVar = False
+    """Whether the rule draws from the pool of inputs without labels, not from the training cases."""
+    size: Any
 
     @property
     def most(self) -> int:
         """The most cases that the rule draws; 0 for all."""
+        return int(self.size)
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray | None:
         """Return the cases of this step or None for all; `taken` is what the gradient sees."""
+        raise NotImplementedError
 
     def same(self, step: int) -> int:
-        """Return how many steps from this one on see as many cases."""
-
-
-class Fixed:
-    """A rule that draws the same number of training cases in every step."""
-
-    unlabelled = False
-    size: int
-
-    @property
-    def most(self) -> int:
-        """Their number."""
-        return self.size
-
-    def same(self, step: int) -> int:
-        """Return a large number: the count never changes."""
-        return 1 << 40
+        """Return how many steps from this one on see as many cases; a large number if all do."""
+        return FOREVER
 
 
 @dataclass(frozen=True)
-class FullBatch(Fixed):
+class FullBatch(Draw):
     """All cases, in every step."""
 
     size: int = 0
@@ -68,7 +57,7 @@ class FullBatch(Fixed):
 
 
 @dataclass(frozen=True)
-class Minibatch(Fixed):
+class Minibatch(Draw):
     """`size` cases, each once per epoch in an order redrawn each epoch; a last partial batch is left out."""
 
     size: int
@@ -80,7 +69,7 @@ class Minibatch(Fixed):
 
 
 @dataclass(frozen=True)
-class Growing:
+class Growing(Draw):
     """`first` cases per step, twice as many after every `double` steps, up to `last`; each case once per epoch.
 
     Early steps need few cases, and a training takes many of them; late steps need an accurate gradient.
@@ -89,7 +78,6 @@ class Growing:
     first: int
     last: int
     double: int
-    unlabelled = False
 
     @property
     def most(self) -> int:
@@ -102,7 +90,7 @@ class Growing:
 
     def same(self, step: int) -> int:
         """Return how many steps are left until the batch doubles."""
-        return 1 << 40 if self.size(step) == self.last else self.double - step % self.double
+        return FOREVER if self.size(step) == self.last else self.double - step % self.double
 
     def seen(self, step: int) -> int:
         """Return how many cases all steps before this one saw together."""
@@ -117,7 +105,7 @@ class Growing:
 
 
 @dataclass(frozen=True)
-class Others(Fixed):
+class Others(Draw):
     """`size` cases the gradient does not see in this step: the paper's separate batch for the metric."""
 
     size: int
@@ -129,11 +117,11 @@ class Others(Fixed):
 
 
 @dataclass(frozen=True)
-class Unlabelled(Fixed):
+class Unlabelled(Draw):
     """`size` inputs from the pool of those without labels: for the metric, which needs none."""
 
     size: int
-    unlabelled = True
+    unlabelled: ClassVar = True
 
     def indices(self, cases: int, key: Key, step: int, taken: np.ndarray | None) -> np.ndarray:
         """Return inputs of the pool drawn without replacement."""
@@ -151,11 +139,9 @@ class Batches:
 
     def least(self) -> tuple[int, int]:
         """Return how many training cases, and how many inputs without labels, the largest step needs."""
-        own = self.gradient.most
-        others = [
-            rule.most + own * isinstance(rule, Others) for _, rule in self._rules() if not rule.unlabelled
-        ]
-        pools = [rule.most for _, rule in self._rules() if rule.unlabelled]
+        own, rules = self.gradient.most, [rule for _, rule in self._rules()]
+        others = [rule.most + own * isinstance(rule, Others) for rule in rules if not rule.unlabelled]
+        pools = [rule.most for rule in rules if rule.unlabelled]
         return max(others, default=0), max(pools, default=0)
 
     def same(self, step: int) -> int:
@@ -165,12 +151,7 @@ class Batches:
     def draw(self, cases: int, seed: int, first: int, steps: int, pool: int = 0) -> dict[str, np.ndarray]:
         """Return the indices of `steps` steps from `first` on, stacked; none for parts that see all cases.
 
-        Args:
-            cases: How many training cases there are.
-            seed: The run's seed.
-            first: The first of the steps.
-            steps: How many.
-            pool: How many inputs without labels there are.
+        There are so many training `cases`, and so many inputs without labels in the `pool`.
         """
         rows: dict[str, list[np.ndarray]] = {}
         for step in range(first, first + steps):
@@ -190,14 +171,9 @@ class Batches:
         pool: Array | None = None,
         remade: Remade = lambda batch: batch,
     ) -> dict[str, Any]:
-        """Return what `optimizer.step` takes by name, from one step's indices. Traced.
+        """Return what `optimizer.step` takes by name, from all cases and the indices that one step drew. Traced.
 
-        Args:
-            inputs: The inputs of all training cases.
-            targets: Their targets.
-            drawn: The indices, by part.
-            pool: Inputs without labels.
-            remade: A function that changes each batch with labels.
+        `pool` has the inputs without labels; `remade` changes each batch with labels.
         """
 
         def taken(part: str, values: Any) -> Any:
@@ -206,13 +182,9 @@ class Batches:
         def cases(part: str) -> Any:
             return remade(taken(part, (inputs, targets)))
 
-        arguments: dict[str, Any] = {
-            NAMES[part]: cases(part) for part, _ in self._rules() if part != "metric"
-        }
-        if self.metric is not None:
-            arguments["metric_inputs"] = (
-                taken("metric", pool) if self.metric.unlabelled else cases("metric")[0]
-            )
+        arguments = {NAMES[part]: cases(part) for part, _ in self._rules() if part in NAMES}
+        if (rule := self.metric) is not None:
+            arguments["metric_inputs"] = taken("metric", pool) if rule.unlabelled else cases("metric")[0]
         return arguments
 
     def _rules(self) -> list[tuple[str, Draw]]:

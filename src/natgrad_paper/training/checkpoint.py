@@ -101,9 +101,7 @@ class Checkpoints:
     def load(self, like: tuple[Tree, Tree], tell: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest good checkpoint, if there is one; `tell` gets a sentence for each refused one.
 
-        Args:
-            like: A tree of the same structure, shapes and dtypes as what was saved.
-            tell: Called with a sentence for each refused checkpoint.
+        `like` is a tree of the same structure, shapes and dtypes as what was saved.
         """
         for path in self._found():
             try:

@@ -8,12 +8,8 @@ from natgrad_paper.errors import UserError
 from natgrad_paper.training.log import record_in
 
 WRITTEN = (
-    "logs/*.jsonl",
-    "logs/*.jsonl.gz",
-    "outputs/*.npy",
-    "checkpoints/*/[0-9]*.npz",
-    "checkpoints/*/.writing-*",
-)
+    "logs/*.jsonl", "logs/*.jsonl.gz", "outputs/*.npy", "checkpoints/*/[0-9]*.npz", "checkpoints/*/.writing-*",
+)  # fmt: skip
 """The files that a run writes."""
 
 
@@ -33,9 +29,8 @@ class Claimed:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._stream.close()
-            raise UserError(
-                f"{self._path.parent}: expected a directory that no run uses, found one at work"
-            ) from None
+            words = "expected a directory that no run uses, found one at work"
+            raise UserError(f"{self._path.parent}: {words}") from None
 
     def __exit__(self, *exception: object) -> None:
         if hasattr(self, "_stream"):
@@ -45,29 +40,23 @@ class Claimed:
 def prepare_directory(directory: Path, overwrite: bool, mark: str) -> None:
     """Create the output directory; refuse one that is not empty, unless it holds an earlier run to overwrite.
 
-    Args:
-        directory: Which one.
-        overwrite: Whether an earlier run may be removed.
-        mark: The file by which a run is known.
+    `mark` is the file by which a run is known.
     """
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory}: expected a directory, found a file")
     if directory.is_dir() and any(path.name != ".lock" for path in directory.iterdir()):
         if not overwrite:
-            raise UserError(
-                f"{directory}: expected an empty directory, found files; choose another or add --overwrite"
-            )
+            words = "expected an empty directory, found files; choose another or add --overwrite"
+            raise UserError(f"{directory}: {words}")
         if not _is_run(directory / mark):
-            raise UserError(
-                f"{directory}: expected {mark}, by which a run is known, found none: nothing was removed"
-            )
+            words = f"expected {mark}, by which a run is known, found none: nothing was removed"
+            raise UserError(f"{directory}: {words}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         os.utime(directory)  # This fails if the directory is not writable: better now than after compiling.
     except OSError as problem:
-        raise UserError(
-            f"{directory}: expected a directory that can be written, found: {problem.strerror}"
-        ) from None
+        words = f"expected a directory that can be written, found: {problem.strerror}"
+        raise UserError(f"{directory}: {words}") from None
 
 
 def _is_run(path: Path) -> bool:

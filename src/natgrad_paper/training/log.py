@@ -47,6 +47,11 @@ FIELDS: dict[str, dict[str, type]] = {
     "end": {"status": str, "reason": str},
 }  # fmt: skip
 """The fields that a record of each kind must have."""
+SEVERAL = {
+    "evaluation": "evaluations", "step": "steps", "measure": "measures", "pictures": "pictures", "gap": "gaps",
+    "resumed": "resumed",
+}  # fmt: skip
+"""The kinds of records of which a log may have several, and where `RunLog` has them."""
 TIMES = frozenset({"started", "training_seconds", "cpu_seconds", "evaluation_seconds", "compile_seconds"})
 """The fields in which two runs of the same seed may differ."""
 
@@ -217,9 +222,7 @@ def read_all(directory: Path) -> list[RunLog]:
             found = [_read(raw, f"{archive}: {name}") for name, raw in _members(packed)]
             assert packed.fileobj is not None
             packed.fileobj.seek(packed.offset)
-            packed.fileobj.read(
-                tarfile.RECORDSIZE
-            )  # An archive that is cut off has no end, and raises an error here.
+            packed.fileobj.read(tarfile.RECORDSIZE)  # An archive that is cut off has no end: an error.
             return found
     except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as problem:
         raise UserError(f"{archive}: expected an archive of logs, found none ({problem})") from None
@@ -273,17 +276,9 @@ def _read(raw: bytes | None, where: str) -> RunLog:
     end = kinds.get("end", [{}])[-1] if records[-1].get("record") == "end" else {}
     if end and end["status"] not in list(Status):
         raise FieldError(where, "status", " or ".join(Status), end["status"])
-    return RunLog(
-        records[0],
-        evaluations=tuple(kinds.get("evaluation", ())),
-        steps=tuple(kinds.get("step", ())),
-        measures=tuple(kinds.get("measure", ())),
-        pictures=tuple(kinds.get("pictures", ())),
-        gaps=tuple(kinds.get("gap", ())),
-        resumed=tuple(kinds.get("resumed", ())),
-        status=Status(end["status"]) if end else None,
-        reason=end.get("reason", ""),
-    )
+    found: dict[str, Any] = {name: tuple(kinds.get(kind, ())) for kind, name in SEVERAL.items()}
+    status = Status(end["status"]) if end else None
+    return RunLog(records[0], **found, status=status, reason=end.get("reason", ""))
 
 
 def record_in(line: str) -> dict[str, Any] | None:
@@ -312,14 +307,8 @@ def _translated(records: list[dict[str, Any]], where: str) -> list[dict[str, Any
         method = {**method, "name": "kncg", "label": "KNCG"}
     if isinstance(settings, dict):
         settings = {"kncg" if name == "kron" else name: value for name, value in settings.items()}
-    header = {
-        **records[0],
-        "format": FORMAT,
-        "training": {"name": ""},
-        "method": method,
-        "settings": settings,
-    }
-    translated = [header]
+    named = {"training": {"name": ""}, "method": method, "settings": settings}
+    translated = [{**records[0], "format": FORMAT, **named}]
     for record in records[1:]:
         match record:
             case {"what": _}:

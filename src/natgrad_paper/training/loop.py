@@ -21,17 +21,8 @@ from natgrad_paper.training.source import Source
 from natgrad_paper.training.stopping import Patience, Streaks, follow, highest_damping
 
 STEP_FIELDS = (
-    "loss",
-    "new_loss",
-    "rho",
-    "damping",
-    "accepted",
-    "step_size",
-    "grad_norm",
-    "step_norm",
-    "kl",
-    "outcome",
-)
+    "loss", "new_loss", "rho", "damping", "accepted", "step_size", "grad_norm", "step_norm", "kl", "outcome",
+)  # fmt: skip
 """The fields of an optimizer's `info` that are kept, if it has them."""
 SOLVER_FIELDS = ("iterations", "residual")
 RATIO = math.log(1.05)
@@ -147,17 +138,17 @@ class Trainer:
         """
         self._source = self._source or source
         optimizer = self.optimizer if optimizer is None else optimizer
+        # An optimizer that is no pytree is a part of the program.
+        traced = optimizer if isinstance(optimizer, ng.Optimizer | ng.Averaged) else None
         highest = highest_damping(optimizer)
         at, params, state = resume or start or (Position(), *self.start(seed))
         # These are copies: the loop donates its buffers, and a state may share them with the parameters.
         params, state = jax.tree.map(jnp.array, (params, state))
         clocks = Clocks.at(at)
-        judged = {
-            name: cases for name, cases in source.judged().items() if name != "valid_" or budget.patience
-        }
-        if self.problem.train is None:
-            judged = source.judged()
-        self._loop(optimizer, params, state, source, self._block(source, at.iteration), clocks)
+        judged = source.judged()
+        if self.problem.train is not None and not budget.patience:
+            judged = {name: cases for name, cases in judged.items() if name != "valid_"}
+        self._loop(traced, params, state, source, self._block(source, at.iteration), clocks)
         for cases in judged.values():
             self._judge(clocks, params, cases)
 
@@ -188,9 +179,9 @@ class Trainer:
             before = jax.tree.map(jnp.array, params) if gauged else None
             with clocks.training:
                 block = self._block(source, iteration)
-            advance = self._loop(optimizer, params, state, source, block, clocks)
+            advance = self._loop(traced, params, state, source, block, clocks)
             with clocks.training:
-                done = advance(optimizer, params, state, source.data, block, count)
+                done = advance(traced, params, state, source.data, block, count)
                 params, state, info = jax.block_until_ready(done)
             steps = _rows(jax.device_get(info), count)
             if gauged:
@@ -216,51 +207,37 @@ class Trainer:
         return jax.tree.map(lambda each: _filled(each, self.steps), rows)
 
     def _loop(
-        self, optimizer: Optimizer, params: Tree, state: Tree, source: Source, block: Tree, clocks: "Clocks"
+        self, traced: Tree, params: Tree, state: Tree, source: Source, block: Tree, clocks: "Clocks"
     ) -> Callable[..., Any]:
         """Return the loop for blocks of these shapes, compiled at the first such block."""
-        if self.method.on_host:
-            if not self._programs.get("host"):
-                with clocks.compiling:
-                    self._advance_on_host(optimizer, params, state, source.data, block, 1)
-                self._programs["host"] = self._advance_on_host
-            return self._advance_on_host
-        rest = params, state, source.data, block, 1
-        if _has_leaves(optimizer):
-            return self._program("loop", self._advance, clocks, optimizer, *rest, donate=(1, 2))
-        compiled = self._program("loop", self._advance_static, clocks, None, *rest, donate=(1, 2))
-        return lambda _, *rest: compiled(None, *rest)
-
-    def _program(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        clocks: "Clocks",
-        *like: Any,
-        donate: tuple[int, ...] = (),
-    ) -> Callable[..., Any]:
-        """Return a function compiled for arguments of these shapes, ahead of time so that no other clock sees it."""
-        return _compiled(self._programs, name, function, clocks.compiling, like, donate)
+        like = traced, params, state, source.data, block, 1
+        if not self.method.on_host:
+            return _compiled(self._programs, "loop", self._advance, clocks.compiling, like, donate=(1, 2))
+        if "host" not in self._programs:
+            with clocks.compiling:
+                self._advance_on_host(*like)
+        return self._programs.setdefault("host", self._advance_on_host)
 
     def _judge(self, clocks: "Clocks", params: Tree, cases: Any) -> Callable[..., Any]:
         """Return the program that measures errors. Its compile time counts as evaluation, not as training."""
         like = params, cases
         return _compiled(self._evaluating, "errors", self._case_errors, clocks.evaluating, like)
 
-    def _advance_static(self, _: None, *rest: Any) -> tuple[Tree, Tree, Any]:
-        return self._advance(self.optimizer, *rest)
+    def _step(self, traced: Tree, params: Tree, state: Tree, data: Tree, row: Tree) -> tuple[Tree, Tree, Any]:
+        """Take a step, with an optimizer whose numbers are traced or, if there is none, with the method's."""
+        assert self._source is not None
+        optimizer = self.optimizer if traced is None else traced
+        arguments = self._source.arguments(data, row, params)
+        params, state, info = optimizer.step(params, state, arguments.pop("batch"), **arguments)
+        return params, state, _summary(info)
 
     def _advance(
-        self, optimizer: Optimizer, params: Tree, state: Tree, data: Tree, block: Tree, count: Any
+        self, traced: Tree, params: Tree, state: Tree, data: Tree, block: Tree, count: Any
     ) -> tuple[Tree, Tree, Any]:
         """Take `count` steps, at most as many as the block has: the compiled loop."""
-        assert self._source is not None
-        source = self._source
 
         def one(params: Tree, state: Tree, row: Tree) -> tuple[Tree, Tree, Any]:
-            arguments = source.arguments(data, row, params)
-            params, state, info = optimizer.step(params, state, arguments.pop("batch"), **arguments)
-            return params, state, _summary(info)
+            return self._step(traced, params, state, data, row)
 
         def again(number: Any, carry: tuple[Tree, Tree, Any]) -> tuple[Tree, Tree, Any]:
             params, state, history = carry
@@ -278,16 +255,14 @@ class Trainer:
         return jax.lax.fori_loop(0, count, again, (params, state, history))
 
     def _advance_on_host(
-        self, optimizer: Optimizer, params: Tree, state: Tree, data: Tree, block: Tree, count: int
+        self, traced: Tree, params: Tree, state: Tree, data: Tree, block: Tree, count: int
     ) -> tuple[Tree, Tree, Any]:
         """Take steps that cannot be traced."""
-        assert self._source is not None
         history = []
         for number in range(count):
             row = jax.tree.map(lambda rows, number=number: rows[number], block)
-            arguments = self._source.arguments(data, row, params)
-            params, state, info = optimizer.step(params, state, arguments.pop("batch"), **arguments)
-            history.append(_summary(info))
+            params, state, info = self._step(traced, params, state, data, row)
+            history.append(info)
         return params, state, jax.tree.map(lambda *values: jnp.stack(values), *history)
 
     def _measured(
@@ -303,7 +278,7 @@ class Trainer:
             return gauge(before, after, inputs, arguments.get("metric_inputs", inputs), valid[0])
 
         given = before, after, source.data, source.judged()["valid_"], block
-        program = self._program("gauge", measure, clocks, *given)
+        program = _compiled(self._programs, "gauge", measure, clocks.compiling, given)
         with clocks.evaluating:
             return {name: float(value) for name, value in program(*given).items()}
 
@@ -385,7 +360,7 @@ def _compiled(
     like: tuple[Any, ...],
     donate: tuple[int, ...] = (),
 ) -> Callable[..., Any]:
-    """Return a program for arguments of these shapes: a known one, or a new one, whose compilation this clock times."""
+    """Return a program for arguments of these shapes: a known one, or one compiled now, which this clock times."""
     leaves = jax.tree.leaves(like)
     key = name, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
     if key not in known:
@@ -403,11 +378,6 @@ def _filled(rows: Any, count: int) -> Any:
     """Return as many rows as asked for, with the last one repeated."""
     missing = count - rows.shape[0]
     return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing else rows
-
-
-def _has_leaves(optimizer: Any) -> bool:
-    """Tell whether an optimizer is natgrad's own, a pytree whose numbers are leaves."""
-    return isinstance(optimizer, ng.Optimizer | ng.Averaged)
 
 
 def _short(step: dict[str, Any]) -> dict[str, Any]:

@@ -94,9 +94,8 @@ class ConvNet:
     def init(self, seed: int) -> Layers:
         """Return sparse initial parameters, float32, a pure function of the seed."""
         pooled = self.filters * self.cells**2
-        return sparse_layers(
-            [(self.window**2, self.filters), (pooled, self.units), (self.units, self.outputs)], seed
-        )
+        shapes = (self.window**2, self.filters), (pooled, self.units), (self.units, self.outputs)
+        return sparse_layers(shapes, seed)
 
 
 @dataclass(frozen=True)
@@ -169,13 +168,13 @@ def uniform_init(units: Sequence[int], seed: int) -> Layers:
     ]
 
 
-def sparse_init(units: Sequence[int], seed: int, incoming: int = INCOMING) -> Layers:
+def sparse_init(units: Sequence[int], seed: int) -> Layers:
     """Return sparse initial parameters of a chain of dense layers."""
-    return sparse_layers(pairwise(units), seed, incoming)
+    return sparse_layers(pairwise(units), seed)
 
 
-def sparse_layers(shapes: Iterable[tuple[int, int]], seed: int, incoming: int = INCOMING) -> Layers:
-    """Give each unit `incoming` weights from N(0, 1); the others and the biases are zero (Martens 2010).
+def sparse_layers(shapes: Iterable[tuple[int, int]], seed: int) -> Layers:
+    """Give each unit `INCOMING` weights from N(0, 1); the others and the biases are zero (Martens 2010).
 
     The inputs that receive a weight are drawn with replacement, as in Martens' code, so a unit may
     have a few less; a weight drawn twice keeps the second value.
@@ -184,7 +183,7 @@ def sparse_layers(shapes: Iterable[tuple[int, int]], seed: int, incoming: int = 
     layers = []
     for fan_in, fan_out in shapes:
         weights = np.zeros((fan_in, fan_out), np.float32)
-        for _ in range(incoming):
+        for _ in range(INCOMING):
             chosen = generator.integers(fan_in, size=fan_out)
             weights[chosen, np.arange(fan_out)] = generator.standard_normal(fan_out)
         layers.append({"weights": jnp.asarray(weights), "biases": jnp.zeros(fan_out, np.float32)})

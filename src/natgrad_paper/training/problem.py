@@ -1,6 +1,7 @@
 """What is trained: a problem, the methods that compete on it, and when they are evaluated and stop."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
@@ -92,11 +93,16 @@ class Problem:
         kept = count - max(1, count // HELD_OUT)
         train = jax.tree.map(lambda each: each[:kept], self.train)
         valid = jax.tree.map(lambda each: each[kept:], self.train)
-        shapes = {
-            part: list(jax.tree.leaves(cases[0])[0].shape)
-            for part, cases in (("train", train), ("valid", valid))
-        }
-        return replace(self, train=train, valid=valid, data={**self.data, **shapes})
+        return replace(self, train=train, valid=valid, data={**self.data, **shapes(train=train, valid=valid)})
+
+    def precise(self) -> AbstractContextManager[None]:
+        """Return the context in which JAX computes in double precision if the problem asks for it."""
+        return jax.enable_x64(self.float64 or jax.config.read("jax_enable_x64"))
+
+
+def shapes(**parts: Cases) -> dict[str, list[int]]:
+    """Return the shape of the inputs of each part, for the log."""
+    return {part: list(jax.tree.leaves(cases)[0].shape) for part, cases in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -158,11 +164,8 @@ class Budget(Section):
     @model_validator(mode="after")
     def _fits(self) -> "Budget":
         if (self.seconds is None) == (self.iterations is None):
-            unfit(
-                "seconds",
-                "a limit in seconds or in iterations",
-                "neither" if self.seconds is None else "both",
-            )
+            found = "neither" if self.seconds is None else "both"
+            unfit("seconds", "a limit in seconds or in iterations", found)
         if self.first > self.limit:
             unfit("first", f"at most the limit, {self.limit:g}", self.first)
         return self
@@ -189,10 +192,8 @@ class Budget(Section):
             following = max(following + 1, int(following * GROWTH))
         if self.iterations is None:
             return following
-        grid = (round(mark) for mark in self._grid())
-        return min(
-            following, next((mark for mark in grid if mark > iteration), self.iterations), self.iterations
-        )
+        further = [mark for mark in map(round, self._grid()) if mark > iteration]
+        return min([following, *further, self.iterations])
 
     def _grid(self) -> np.ndarray:
         count = self.evaluations
@@ -224,6 +225,4 @@ class Until:
 
     def next_iteration(self, iteration: int) -> int:
         """Return the iteration of the next evaluation."""
-        return min(
-            (look for look in (*self.looks, self.iterations) if look > iteration), default=self.iterations
-        )
+        return min([*(look for look in self.looks if look > iteration), self.iterations])

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,9 +33,7 @@ class Display(Protocol):
     def begin(self, title: str, named: bool) -> Callable[[Event], None]:
         """Say that a training begins; until its first event it compiles. Return a function that takes its events.
 
-        Args:
-            title: The method, the seed and the training's name.
-            named: Whether it is one of many of the method and the seed.
+        A training that is `named` is one of many of the method and the seed.
         """
 
     def skip(self, title: str, named: bool) -> None:
@@ -116,12 +114,7 @@ class Run:
         return Placed(self._problem)
 
     def train(self, training: Training, watch: Callable[[Event], None] | None = None) -> RunLog:
-        """Return a training's log: train now, unless an earlier run finished it.
-
-        Args:
-            training: Which one.
-            watch: Called with every event.
-        """
+        """Return a training's log: train now and let `watch` see every event, unless an earlier run finished it."""
         if (finished := self.finished(training)) is not None:
             return finished
         for event in self.events(training):
@@ -146,7 +139,7 @@ class Run:
         shown = self.display.begin(training.title, bool(training.name))
         trainer, checkpoints = self.trainer(training.method), self._checkpoints(training)
         source = training.source or self._placed.source(training.method, trainer.settings, training.seed)
-        optimizer = training.change(trainer.optimizer) if training.change else trainer.optimizer
+        optimizer = training.change(trainer.optimizer) if training.change else None
         found = self._found(training) if self.resume and training.method.resumes else None
         resumed = None if found is None else (found.position, *found.trained)
         saved = time.monotonic()
@@ -258,18 +251,10 @@ class Run:
 
     def _checkpoints(self, training: Training, label: str = "") -> Checkpoints:
         """Return where a training's checkpoints are, and what they belong to."""
-        header = self.header(training)
-        identity = {
-            "experiment": self.experiment,
-            "method": training.method.name,
-            "seed": training.seed,
-            "training": {"name": training.name + label, **training.facts},
-            "settings": digest(header["settings"]),
-            "data": header["data"]["sha256"],
-        }
+        header = self.header(replace(training, name=training.name + label))
         folder = self.directory / "checkpoints" / f"{training.stem}{label}"
         around = {**header["versions"], "cores": header["cores"], "platform": header["platform"]}
-        return Checkpoints(folder, identity, around)
+        return Checkpoints(folder, _identity(header), around)
 
     def _found(self, training: Training) -> Checkpoint | None:
         """Return the checkpoint to continue from; without one the training starts again."""
@@ -292,7 +277,8 @@ class Run:
             self.display.tell(str(problem))
             return None
         over = log.done if self.retries else log.complete
-        return log if over and _same(log.header, plain(self.header(training))) else None
+        same = _identity(log.header) == _identity(plain(self.header(training)))
+        return log if over and same else None
 
     def _keep_outputs(self, training: Training, outputs: np.ndarray) -> str:
         """Keep outputs, whole or not at all, and return their hash."""
@@ -358,13 +344,14 @@ def _advance(events: Iterator[Event], seconds: float, others: Sequence[Iterator[
     return False
 
 
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Tell whether two headers are of the same training, on the same data with the same settings."""
-    here, there = (
-        (head["experiment"], head["method"]["name"], head["data"]["sha256"], head["seed"], head["training"])
-        for head in (one, other)
-    )
-    return here == there and digest(one["settings"]) == digest(other["settings"])
+def _identity(header: dict[str, Any]) -> dict[str, Any]:
+    """Return what headers of the same training share: also data and settings must be the same."""
+    return {
+        **{name: header[name] for name in ("experiment", "seed", "training")},
+        "method": header["method"]["name"],
+        "settings": digest(header["settings"]),
+        "data": header["data"]["sha256"],
+    }
 
 
 def failures(logs: Sequence[RunLog]) -> list[str]:

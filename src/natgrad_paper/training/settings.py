@@ -90,13 +90,11 @@ class _Said(Section):
     methods: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
 
 
-def presets(path: Path, kind: type[Section] | None = None) -> dict[str, Preset]:
-    """Return the presets of a file, one table each, in its order; `kind` is the type of their settings, if known."""
+def presets(path: Path, kind: type[Section]) -> dict[str, Preset]:
+    """Return the presets of a file, one table each, in its order; `kind` is the type of their settings."""
     known: dict[str, Preset] = {}
     tables = _parsed(path)
-    for name in tables:
-        _preset(tables, name, str(path), kind, known)
-    return {name: known[name] for name in tables}
+    return {name: _preset(tables, name, str(path), kind, known) for name in tables}
 
 
 def preset_file(path: Path, kind: type[Section], known: Mapping[str, Preset]) -> Preset:
@@ -110,7 +108,7 @@ def _preset(
     tables: Mapping[str, Any],
     name: str,
     where: str,
-    kind: type[Section] | None,
+    kind: type[Section],
     known: dict[str, Preset],
     seen: tuple[str, ...] = (),
 ) -> Preset:
@@ -125,7 +123,7 @@ def _preset(
         raise FieldError(where, name, "a table of fields", table)
     said = build(_Said, {key: table[key] for key in _Said.model_fields if key in table}, where)
     changes = {key: value for key, value in table.items() if key not in _Said.model_fields}
-    known_fields = [*_Said.model_fields, *kind.model_fields] if kind is not None else [*changes]
+    known_fields = [*_Said.model_fields, *kind.model_fields]
     for key in changes:
         if key not in known_fields:
             raise FieldError(where, key, nearest(key, known_fields), "an unknown field")
@@ -194,10 +192,8 @@ class Described(NamedTuple):
 def described(settings: Section, default: Section | None = None, prefix: str = "") -> Iterator[Described]:
     """Yield every field with its meaning, default and value, section by section."""
     for name, field in type(settings).model_fields.items():
-        value, usual = (
-            getattr(settings, name),
-            getattr(default, name, field.get_default(call_default_factory=True)),
-        )
+        value = getattr(settings, name)
+        usual = getattr(default, name, field.get_default(call_default_factory=True))
         if isinstance(value, Section):
             yield from described(value, usual if isinstance(usual, Section) else None, f"{prefix}{name}.")
         else:

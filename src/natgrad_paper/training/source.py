@@ -56,9 +56,8 @@ class Resident:
     def block(self, first: int, steps: int) -> Tree:
         """Return the indices of the steps' cases, and the numbers of the steps where randomness depends on them."""
         inputs, _, pool = self.data
-        rows: dict[str, Any] = self.batches.draw(
-            number_of(inputs), self.seed, first, steps, 0 if pool is None else len(pool)
-        )
+        cases, inputs_alone = number_of(inputs), 0 if pool is None else len(pool)
+        rows: dict[str, Any] = self.batches.draw(cases, self.seed, first, steps, inputs_alone)
         if self.problem.draw is not None:
             rows[STEP] = np.array([(self.seed, step) for step in range(first, first + steps)], np.uint32)
         return rows
@@ -97,11 +96,8 @@ class Placed:
     @cached_property
     def judged(self) -> dict[str, Cases]:
         """The parts on which errors are measured."""
-        parts = {
-            "": self.problem.judged or self.data[:2],
-            "test_": self.problem.test,
-            "valid_": self.problem.valid,
-        }
+        own = self.problem
+        parts = {"": own.judged or self.data[:2], "test_": own.test, "valid_": own.valid}
         return {prefix: jax.device_put(cases) for prefix, cases in parts.items() if cases is not None}
 
     def source(self, method: Method, settings: Any, seed: int) -> Resident:
@@ -132,6 +128,5 @@ def fits(problem: Problem, method: Method, settings: Any, where: str) -> None:
     have = number_of(problem.train[0]), 0 if problem.pool is None else len(problem.pool)
     for need, found, kind in zip(batches.least(), have, ("training", "unlabelled"), strict=True):
         if need > found:
-            raise FieldError(
-                where, (*method.sections, method.name)[0], f"batches of at most {found} {kind} cases", need
-            )
+            field, expected = (*method.sections, method.name)[0], f"batches of at most {found} {kind} cases"
+            raise FieldError(where, field, expected, need)

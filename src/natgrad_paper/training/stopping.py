@@ -13,12 +13,8 @@ import natgrad as ng
 
 NONFINITE = (ng.Outcome.NONFINITE_GRADIENT, ng.Outcome.NONFINITE_METRIC, ng.Outcome.NONFINITE_LOSS)
 IDLE = (
-    *NONFINITE,
-    ng.Outcome.NO_DECREASE,
-    ng.Outcome.NO_DIRECTION,
-    ng.Outcome.REJECTED,
-    ng.Outcome.UNMEASURABLE,
-)
+    *NONFINITE, ng.Outcome.NO_DECREASE, ng.Outcome.NO_DIRECTION, ng.Outcome.REJECTED, ng.Outcome.UNMEASURABLE,
+)  # fmt: skip
 """A step with one of these outcomes was refused, or changed the loss by less than the loss can resolve."""
 LIMIT = 10
 """A training ends after this many steps in a row that meet a NaN or an infinity."""

@@ -36,17 +36,14 @@ def commit() -> dict[str, Any] | None:
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(here), *words], capture_output=True, text=True, check=True
-        ).stdout
+        command = ["git", "-C", str(here), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        top = Path(git("rev-parse", "--show-toplevel").strip())
-        if not here.is_relative_to(top) or not git("ls-files", str(here)).strip():
+        top = Path(git("rev-parse", "--show-toplevel"))
+        if not here.is_relative_to(top) or not git("ls-files", str(here)):
             return None
-        return {
-            "id": git("rev-parse", "HEAD").strip(),
-            "clean": not git("status", "--porcelain", "--", ":/src").strip(),
-        }
+        clean = not git("status", "--porcelain", "--", ":/src")
+        return {"id": git("rev-parse", "HEAD"), "clean": clean}
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -12,7 +12,6 @@ import numpy as np
 
 from natgrad_paper.errors import UserError
 from natgrad_paper.training.loop import Event, Trainer
-from natgrad_paper.training.precision import precise
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.settings import CHOOSING
 from natgrad_paper.training.source import Placed
@@ -92,7 +91,7 @@ def pilot(
 ) -> tuple[dict[str, float], int]:
     """Train a method on a problem to the end of its budget; return its last errors and the number of iterations."""
     errors: dict[str, float] = {}
-    with precise(placed.problem):
+    with placed.problem.precise():
         trainer = Trainer(placed.problem, method, settings)
         for event in trainer.run(seed, placed.source(method, trainer.settings, seed), settings.budget):
             errors = event.errors or errors
@@ -101,13 +100,9 @@ def pilot(
 
 
 def around(usual: float, step: float, most: int, tried: Callable[[float], float]) -> dict[float, float]:
-    """Return rates and their errors: three, a factor apart, and at most so many more while the best is at the edge.
+    """Return rates and their errors, which `tried` measures: three around the usual one, a factor of `step` apart.
 
-    Args:
-        usual: The rate in the middle of the first three.
-        step: The factor between two rates.
-        most: The largest number of further rates.
-        tried: From a rate to the error with it.
+    While the best is at the edge, at most `most` further ones follow.
     """
     found = {rate: tried(rate) for rate in (usual / step, usual, usual * step)}
     for _ in range(most):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natgrad_paper.data import face_drawing, faces
-from natgrad_paper.data.face_drawing import Expression, Person, Scene
+from natgrad_paper.data.face_drawing import PEOPLE, SCENES, Expression, Person, Scene
 from natgrad_paper.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
@@ -72,9 +72,9 @@ def middles(ranges):
 
 def face(scene=None, **expression):
     rest = Expression(*(jnp.float32(0) for _ in Expression._fields))
-    person = Person(**middles(faces._PEOPLE))
+    person = Person(**middles(PEOPLE))
     person = person._replace(beard=jnp.float32(0), glasses=jnp.float32(0))
-    still = Scene(**middles(faces._SCENES))
+    still = Scene(**middles(SCENES))
     still = still._replace(**{name: jnp.float32(value) for name, value in (scene or {}).items()})
     traits = {name: jnp.float32(value) for name, value in expression.items()}
     return np.asarray(paint(rest._replace(**traits), person, still))

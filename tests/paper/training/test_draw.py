@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import natgrad as ng
-from natgrad_paper.training import precision
 from natgrad_paper.training.baselines import FirstOrder
 from natgrad_paper.training.batches import Batches, FullBatch, Minibatch
 from natgrad_paper.training.loop import Trainer
@@ -142,13 +141,13 @@ def test_what_a_baseline_hands_over_may_be_an_average():
 
 
 def test_double_precision_is_for_as_long_as_it_is_asked_for():
-    before = jax.config.read(precision.OPTION)
+    before = jax.config.read("jax_enable_x64")
     try:
-        jax.config.update(precision.OPTION, False)
-        with precision.precise(tiny.problem(float64=True)):
+        jax.config.update("jax_enable_x64", False)
+        with tiny.problem(float64=True).precise():
             assert jnp.zeros(1, np.float64).dtype == np.float64
-        assert not jax.config.read(precision.OPTION)
-        with precision.precise(tiny.problem()):
-            assert not jax.config.read(precision.OPTION)
+        assert not jax.config.jax_enable_x64
+        with tiny.problem().precise():
+            assert not jax.config.jax_enable_x64
     finally:
-        jax.config.update(precision.OPTION, before)
+        jax.config.update("jax_enable_x64", before)

@@ -5,25 +5,21 @@ default is worth: how many problems a method solves, and how soon compared with 
 for comparison: a target is what tuned AdamW reaches. `tools/measure_arena.py` measures it.
 """
 
+from functools import partial
+
 from natgrad_paper.figures.arena.claims import CLAIMS, RULE, VIEW
-from natgrad_paper.figures.arena.methods import METHODS, UNTUNED
+from natgrad_paper.figures.arena.methods import METHODS, UNTUNED, refusal
 from natgrad_paper.figures.arena.panels import CAPTION, draw, sections
 from natgrad_paper.figures.arena.problems import Settings, posed, prepare
-from natgrad_paper.figures.arena.protocol import drive
+from natgrad_paper.figures.arena.protocol import one_after_another
 from natgrad_paper.figures.base import figure
 from natgrad_paper.report.story import Story
 
 STORY = Story(
-    "The arena: ten problems, nothing chosen by hand",
-    VIEW,
-    CLAIMS,
-    figure=draw,
-    caption=CAPTION,
-    sections=sections,
-    rule=RULE,
-    diagnostics=False,
-)
+    "The arena: ten problems, nothing chosen by hand", VIEW, CLAIMS, figure=draw, caption=CAPTION, sections=sections,
+    rule=RULE, diagnostics=False,
+)  # fmt: skip
 EXPERIMENT = figure(
-    "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED), drive=drive,
-    problems=lambda settings: len(list(posed(settings))),
+    "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED),
+    drive=partial(one_after_another, refusal=refusal), problems=lambda settings: len(list(posed(settings))),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from natgrad_paper.figures.arena.entry import ERROR
 from natgrad_paper.figures.arena.form import PLAIN, VARIANTS
 from natgrad_paper.figures.arena.methods import KNCG, RULER
 from natgrad_paper.figures.arena.scores import Times, median, scores
-from natgrad_paper.report.claims import SEEDS, UNTIMED, Claim, Finding, Verdict, verdict_on
+from natgrad_paper.report.claims import SEEDS, UNTIMED, Claim, Finding, Verdict, compare
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, LINEAR, Measure, Panel, Scale, View
 
@@ -94,9 +94,8 @@ class Highest:
         return [self._against(rival, each, runs) for rival in methods if rival != self.method]
 
     def _against(self, rival: str, each: list[dict[str, float]], runs: Runs) -> Finding:
-        verdict, words = verdict_on(np.array([own[rival] - own[self.method] for own in each]), POINTS)
-        names = f"score, {runs.label(rival)} − {runs.label(self.method)}"
-        return Finding(f"{names}: {words}", verdict, POINTS.effect()[1] if verdict is Verdict.EQUAL else "")
+        differences = np.array([own[rival] - own[self.method] for own in each])
+        return compare(f"score, {runs.label(rival)} − {runs.label(self.method)}", differences, POINTS)
 
 
 @dataclass(frozen=True)
@@ -157,25 +156,10 @@ def shifts(runs: Runs, method: str, variant: str) -> np.ndarray:
 
 
 CLAIMS = (
-    Claim(
-        "a",
-        "With nothing chosen, KNCG has the highest score.",
-        "Its score above that of every other method without a pilot.",
-        (Highest(KNCG.name),),
-        OURS,
-    ),
-    Claim(
-        "b",
-        "KNCG fails on no problem.",
-        "Every training reaches what tuned AdamW reaches.",
-        (FailsNowhere(KNCG.name),),
-        OURS,
-    ),
-    Claim(
-        "c",
-        "KNCG keeps its place when units, batch or precision change.",
-        f"Its mean place by training error falls by less than {PLACES:g}.",
-        (KeepsPlace(KNCG.name),),
-        OURS,
-    ),
-)
+    Claim("a", "With nothing chosen, KNCG has the highest score.",
+          "Its score above that of every other method without a pilot.", (Highest(KNCG.name),), OURS),
+    Claim("b", "KNCG fails on no problem.", "Every training reaches what tuned AdamW reaches.",
+          (FailsNowhere(KNCG.name),), OURS),
+    Claim("c", "KNCG keeps its place when units, batch or precision change.",
+          f"Its mean place by training error falls by less than {PLACES:g}.", (KeepsPlace(KNCG.name),), OURS),
+)  # fmt: skip

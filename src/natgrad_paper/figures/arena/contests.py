@@ -35,12 +35,9 @@ class Contest:
     @cached_property
     def logs(self) -> dict[str, tuple[RunLog, ...]]:
         """The logs of each method that ran, one per seed."""
+        here = self.problem, self.variant
         found = {
-            name: tuple(
-                _drawable(log)
-                for log in self.runs.trainings(name)
-                if _place(log) == (self.problem, self.variant)
-            )
+            name: tuple(_drawable(log) for log in self.runs.trainings(name) if _place(log) == here)
             for name in self.runs.methods
         }
         return {name: logs for name, logs in found.items() if logs}
@@ -111,15 +108,11 @@ class Contest:
     def with_compiling(self, method: str) -> list[RunLog]:
         """Return a method's logs; their evaluations also have a time with compiling counted."""
         more = curves.compiling(self.logs[method])
-        return [
-            replace(
-                log,
-                evaluations=tuple(
-                    {**each, TOTAL: each["training_seconds"] + more} for each in log.evaluations
-                ),
-            )
-            for log in self.logs[method]
-        ]
+        found = []
+        for log in self.logs[method]:
+            timed = ({**each, TOTAL: each["training_seconds"] + more} for each in log.evaluations)
+            found.append(replace(log, evaluations=tuple(timed)))
+        return found
 
     def ranks(self, methods: Sequence[str], seed: int) -> dict[str, float]:
         """Return the places of methods by their training error at the end; an error that is not a number comes last."""
@@ -133,11 +126,10 @@ def _drawable(log: RunLog) -> RunLog:
     """Return a log whose errors all have a place on the axis of its problem."""
     if log.header["training"].get("scale") == "linear":
         return log
-    names = (ERROR, f"test_{ERROR}")
-    evaluations = (
-        {**each, **{name: LEAST for name in names if each.get(name) == 0}} for each in log.evaluations
-    )
-    return replace(log, evaluations=tuple(evaluations))
+    names, found = (ERROR, f"test_{ERROR}"), []
+    for each in log.evaluations:
+        found.append({**each, **{name: LEAST for name in names if each.get(name) == 0}})
+    return replace(log, evaluations=tuple(found))
 
 
 def _place(log: RunLog) -> tuple[str, str]:

@@ -94,14 +94,11 @@ def cartpole(form: Form, path: Path | None) -> Entry:
 
         return jax.vmap(missing)(numbers)
 
-    def init(key: Array) -> Layers:
-        return dense(key, (4, 32, 2), dtype=form.dtype)
-
     few, more = form.counts(JUDGED, JUDGED)
     parts = np.split(np.arange(few + 2 * more, dtype=np.uint32), [few, few + more])
     train, test, valid = ((part, np.zeros(len(part), np.uint32)) for part in parts)
     return entry(
-        form, policy, ng.Categorical(), init, errors, "CartPole", (train, test), None,
-        words="ticks missing to 200", scale="linear", draw=draw, objective=objective, valid=valid,
+        form, policy, ng.Categorical(), partial(dense, units=(4, 32, 2), dtype=form.dtype), "CartPole", (train, test),
+        None, errors, "ticks missing to 200", scale="linear", draw=draw, objective=objective, valid=valid,
         batches=Batches(FullBatch()),
     )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 from natgrad_paper.data.images import hash_of
 from natgrad_paper.figures.arena.form import PLAIN, Form
 from natgrad_paper.training.batches import Batches, Minibatch
-from natgrad_paper.training.problem import Cases, Problem, Tree
+from natgrad_paper.training.problem import Cases, Problem, Tree, shapes
 
 ERROR = "error"
 """The name of the one error of every problem, in logs."""
@@ -34,19 +34,13 @@ class Entry(Problem):
 
     def facts(self, target: float | None) -> dict[str, Any]:
         """Return what the log of a training says about the problem."""
-        return {
-            "problem": self.name,
-            "variant": self.variant,
-            "error": self.words,
-            "scale": self.scale,
-            "target": target,
-            "data": self.data,
-        }
+        about = {"problem": self.name, "variant": self.variant, "error": self.words, "scale": self.scale}
+        return {**about, "target": target, "data": self.data}
 
 
 def entry(
-    form: Form, model: Any, likelihood: Any, init: Any, errors: Any, data: str, cases: tuple[Cases, Cases],
-    batch: int | None, **rest: Any,
+    form: Form, model: Any, likelihood: Any, init: Any, data: str, cases: tuple[Cases, Cases], batch: int | None,
+    errors: Any = None, words: str = "negative log-likelihood", **rest: Any,
 ) -> Entry:  # fmt: skip
     """Return a problem.
 
@@ -55,10 +49,11 @@ def entry(
         model: From (parameters, inputs) to outputs.
         likelihood: What the outputs mean.
         init: From a random key to parameters.
-        errors: From (parameters, inputs, targets) to each case's error.
         data: What the data are, in words.
         cases: Training and test cases.
         batch: Training cases per step; None if `rest` holds `batches`.
+        errors: From (parameters, inputs, targets) to each case's error, if that is not the likelihood's.
+        words: What that error is.
         **rest: Further fields.
     """
 
@@ -66,22 +61,21 @@ def entry(
         return init(jax.random.key(seed))
 
     def named(params: Tree, inputs: Any, targets: Any) -> dict[str, Any]:
+        if errors is None:
+            return {ERROR: likelihood.nll(model(params, inputs), targets)}
         return {ERROR: errors(params, inputs, targets)}
 
     if batch is not None:
         rest["batches"] = Batches(Minibatch(form.size(batch)))
-    rest = {"float64": form.float64, "variant": form.variant, **rest}
+    rest = {"float64": form.float64, "variant": form.variant, "words": words, **rest}
     return Entry(model, likelihood, parameters, named, described(data, *cases), *cases, **rest)
 
 
 def described(name: str, train: Cases, test: Cases) -> dict[str, Any]:
     """Return what a log says about data: name, hash and the shapes of both parts."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((train, test))]
-    kinds = [(leaf, leaf.dtype.newbyteorder("<").str) for leaf in leaves]
-    shapes = {
-        part: list(jax.tree.leaves(cases)[0].shape) for part, cases in (("train", train), ("test", test))
-    }
-    return {"name": name, "sha256": hash_of(*kinds), **shapes}
+    sha256 = hash_of(*((leaf, leaf.dtype.newbyteorder("<").str) for leaf in leaves))
+    return {"name": name, "sha256": sha256, **shapes(train=train, test=test)}
 
 
 def split(form: Form, train: int, test: int, *columns: np.ndarray) -> tuple[Cases, Cases]:

@@ -28,38 +28,23 @@ CODE = 8
 JUDGED = 2000
 SMALLEST = 4
 """The shortest side, in pixels, that survives two poolings."""
-NATS = "negative log-likelihood"
 
 
 def digits(form: Form, path: Path | None) -> Entry:
     """Return scikit-learn's digits to classify, by two layers of rectified linear units."""
     images, labels = bundled.digits()
-    model, likelihood = partial(mlp, jax.nn.relu), ng.Categorical()
-
-    def init(key: Array) -> Layers:
-        return dense(key, (64, 256, 128, 10), math.sqrt(2), form.dtype)
-
-    def errors(params: Layers, inputs: Array, targets: Array) -> Array:
-        return likelihood.nll(model(params, inputs), targets)
-
     cases = split(form, TRAIN, TEST, form.inputs(images), labels)
-    return entry(form, model, likelihood, init, errors, "scikit-learn digits", cases, 256, words=NATS)
+    init = partial(dense, units=(64, 256, 128, 10), gain=math.sqrt(2), dtype=form.dtype)
+    return entry(form, partial(mlp, jax.nn.relu), ng.Categorical(), init, "scikit-learn digits", cases, 256)
 
 
 def conv(form: Form, path: Path | None) -> Entry:
     """Return MNIST to classify, from the user's directory; without one, scikit-learn's digits take its place."""
     name, side, (train, test) = pictures(form, path)
-    likelihood = ng.Categorical()
-
-    def init(key: Array) -> Layers:
-        return convolutional_init(key, side, form.dtype)
-
-    def errors(params: Layers, inputs: Array, targets: Array) -> Array:
-        return likelihood.nll(convolutional(params, inputs), targets)
-
+    init = partial(convolutional_init, side=side, dtype=form.dtype)
     return entry(
-        form, convolutional, likelihood, init, errors, name, (train, test), 256, words=NATS,
-        judged=spread(train, JUDGED), looped=False,
+        form, convolutional, ng.Categorical(), init, name, (train, test), 256, judged=spread(train, JUDGED),
+        looped=False,
     )  # fmt: skip
 
 
@@ -120,8 +105,7 @@ def vae(form: Form, path: Path | None) -> Entry:
     parts = split(form, TRAIN, TEST, form.inputs(images), images.astype(form.dtype))
     cases = noisy(parts[0], 1), noisy(parts[1], 2)
     return entry(
-        form, model, likelihood, init, errors, "scikit-learn digits", cases, 256,
-        words="negative evidence bound", draw=draw,
+        form, model, likelihood, init, "scikit-learn digits", cases, 256, errors, "negative evidence bound", draw=draw
     )  # fmt: skip
 
 
@@ -142,5 +126,5 @@ def autoencoder(form: Form, path: Path | None) -> Entry:
         return form.inputs(images), images.astype(form.dtype)
 
     parts, words = (cases(found.train), cases(found.test)), "squared error, sum over pixels"
-    made = entry(form, model, likelihood, None, errors, found.name, parts, 500, words=words)
+    made = entry(form, model, likelihood, None, found.name, parts, 500, errors, words)
     return replace(made, init=start)

@@ -49,13 +49,9 @@ def table() -> dict[str, Any]:
 
 
 def by_problem(kind: type[Section], section: str, about: str, **rest: Any) -> type[Section]:
-    """Return settings with one field per problem, whose defaults are those of the file.
+    """Return settings with one field per problem, whose defaults are those of a table of the file.
 
-    Args:
-        kind: The type of each field.
-        section: The table of the file.
-        about: What these settings are.
-        **rest: Further fields: type and default.
+    `rest` holds the types and defaults of further fields.
     """
     found = table().get(section, {})
     fields: dict[str, Any] = {name: (kind, kind(**found.get(name, {}))) for name in NAMES}

@@ -187,6 +187,14 @@ def constants(method: Method, settings: Any, problem: str) -> Tuned | None:
     return found if isinstance(found, Tuned) else None
 
 
+def refusal(settings: Any, entry: Entry, method: Method) -> str:
+    """Return why a method cannot run on a problem; an empty text if it can."""
+    chosen = constants(method, settings, entry.name)
+    if chosen is not None and chosen.rate is None:
+        return "no rate was chosen yet"
+    return "not in double precision" if entry.float64 and method.name in SINGLE else ""
+
+
 def installed(module: str) -> bool:
     """Whether an optional package can be imported."""
     return find_spec(module) is not None
@@ -217,11 +225,3 @@ SINGLE = ("shampoo-tuned",)
 """Methods that compute only in single precision."""
 TARGETS = "adamw-tuned"
 """The method whose error is the target."""
-RATES = {
-    "adamw-tuned": AdamW().rate,
-    "muon-tuned": Muon().rate,
-    "soap-tuned": Soap().rate,
-    "shampoo-tuned": 1e-2,
-    "kron-tuned": 1e-3,
-}
-"""The authors' rates: pilots begin there."""

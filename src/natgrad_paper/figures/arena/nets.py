@@ -40,9 +40,8 @@ def convolutional(params: Layers, images: Array) -> Array:
     """Return logits: two convolutions with max pooling, then dense layers; rectified linear units."""
     values = images[..., None]
     for layer in params[:2]:
-        maps = jax.lax.conv_general_dilated(
-            values, layer["w"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        axes = ("NHWC", "HWIO", "NHWC")
+        maps = jax.lax.conv_general_dilated(values, layer["w"], (1, 1), "SAME", dimension_numbers=axes)
         window = (1, 2, 2, 1)
         pooled = jax.lax.reduce_window(maps + layer["b"], -jnp.inf, jax.lax.max, window, window, "VALID")
         values = jax.nn.relu(pooled)
@@ -67,9 +66,8 @@ def lstm(params: dict[str, Any], sequences: Array) -> Array:
 
     def tick(carried: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], None]:
         hidden, cell = carried
-        enter, forget, new, out = jnp.split(
-            now @ params["wx"] + hidden @ params["wh"] + params["b"], 4, axis=1
-        )
+        gates = now @ params["wx"] + hidden @ params["wh"] + params["b"]
+        enter, forget, new, out = jnp.split(gates, 4, axis=1)
         cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(enter) * jnp.tanh(new)
         return (jax.nn.sigmoid(out) * jnp.tanh(cell), cell), None
 

@@ -16,7 +16,7 @@ from natgrad_paper.report import curves
 from natgrad_paper.report.figure import SOFT, blank, draw_line, dress, small_print, styled, title
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Cell, Content, Part, Picture, Table, Words
-from natgrad_paper.report.tables import number, spread
+from natgrad_paper.report.tables import number, ranged, spread
 from natgrad_paper.report.views import CLOCK, Panel
 
 COLUMNS = 5
@@ -65,11 +65,8 @@ def draw_contest(axes: Axes, contest: Contest, compiling: bool = False) -> None:
         if found is not None:
             dashes = "dashed" if name in TUNED else "solid"
             draw_line(axes, found, contest.runs.color(name), dashes, lw=1.3, gid=f"{panel.axis}-{name}")
-    tracks = [
-        [error for each in log.evaluations if (error := contest.measure.of(each)) is not None]
-        for own in contest.logs.values()
-        for log in own
-    ]
+    every = (map(contest.measure.of, log.evaluations) for own in contest.logs.values() for log in own)
+    tracks = [[error for error in errors if error is not None] for errors in every]
     if tracks := list(filter(None, tracks)):
         cut(axes, min(map(min, tracks)), max(track[0] for track in tracks))
     if contest.target is not None:
@@ -91,10 +88,8 @@ def cut(axes: Axes, least: float, start: float) -> None:
 
 def legend(figure: Figure, runs: Runs, beside: bool = False) -> None:
     """Name the methods above the panels, or beside them."""
-    handles = [
-        figure.axes[0].plot([], [], color=runs.color(name), ls="dashed" if name in TUNED else "solid")[0]
-        for name in runs.methods
-    ]
+    dashes = {name: "dashed" if name in TUNED else "solid" for name in runs.methods}
+    handles = [figure.axes[0].plot([], [], color=runs.color(name), ls=dashes[name])[0] for name in dashes]
     names = [runs.label(name) for name in runs.methods]
     if beside:
         figure.legend(handles, names, loc="outside right upper", fontsize=8.5)
@@ -122,11 +117,8 @@ def about(contest: Contest) -> str:
 def standing(runs: Runs, found: Sequence[Contest]) -> list[Content]:
     """Return the scores of all methods, how many problems they failed on, and the profiles."""
     targets, (untuned, every) = judged(found), classes(runs)
-    groups = (
-        (("", untuned),)
-        if len(every) == len(untuned)
-        else ((" without pilots", untuned), (" among all", every))
-    )
+    both = (" without pilots", untuned), (" among all", every)
+    groups = both if len(every) > len(untuned) else (("", untuned),)
     columns = [
         (f"score{group}{words}", scored(targets, names, compiling))
         for group, names in groups
@@ -188,14 +180,12 @@ def profiles(runs: Runs, targets: Sequence[Contest], methods: Sequence[str]) -> 
 
 def times(runs: Runs, found: Sequence[Contest]) -> Table:
     """Return the time to the target of every method on every problem."""
-    rows: list[list[str | Cell]] = []
-    for name in runs.methods:
-        rows.append([runs.label(name), *(time_cell(each, name, False) for each in found)])
+    rows = [[runs.label(name), *(time_cell(each, name) for each in found)] for name in runs.methods]
     caption = "Seconds of training to the target: median, least and largest, and how many seeds reached it."
     return Table(["method", *(each.problem for each in found)], rows, caption, numbers=True)
 
 
-def time_cell(contest: Contest, method: str, compiling: bool) -> str | Cell:
+def time_cell(contest: Contest, method: str, compiling: bool = False) -> str | Cell:
     """Return a time to the target in words: the median, the range, or how the method failed."""
     if method not in contest.logs:
         return "not run"
@@ -204,21 +194,16 @@ def time_cell(contest: Contest, method: str, compiling: bool) -> str | Cell:
     if contest.target is None:
         return NO_TARGET
     every = list(contest.times(method, compiling).values())
-    reached = [time for time in every if math.isfinite(time)]
     if math.isinf(median(every)):
-        return Cell(failed(contest, method) or "missed", f"{len(reached)} of {len(every)}")
+        return Cell(failed(contest, method) or "missed", f"{sum(map(math.isfinite, every))} of {len(every)}")
     return median_cell(every)
 
 
 def median_cell(every: Sequence[float]) -> str | Cell:
     """Return times of several seeds, some perhaps infinite: the median, the range, and how many are finite."""
-    reached = [time for time in every if math.isfinite(time)]
-    if not reached:
-        return "–"
-    words = [f"({number(min(reached))}–{number(max(reached))})"] if len(reached) > 1 else []
-    words += [f"{len(reached)} of {len(every)}"] if len(reached) < len(every) else []
-    middle = median(every)
-    return Cell(number(middle) if math.isfinite(middle) else "–", ", ".join(words))
+    reached, middle = [time for time in every if math.isfinite(time)], median(every)
+    text = number(middle) if math.isfinite(middle) else "–"
+    return ranged(text, reached, len(every)) if reached else "–"
 
 
 def one(contest: Contest) -> list[Content]:
@@ -242,15 +227,8 @@ def one(contest: Contest) -> list[Content]:
         clock = [time_cell(contest, name, compiling) for compiling in (False, True)]
         shown = number(float(np.mean(steps)), 0) if steps else "–"
         rows.append([runs.label(name), *ends, *clock, f"{curves.compiling(logs):.1f}", shown])
-    head = [
-        "method",
-        "training error",
-        "test error",
-        "to the target, s",
-        "with compiling, s",
-        "compiling, s",
-        "steps",
-    ]
+    times = ["to the target, s", "with compiling, s", "compiling, s"]
+    head = ["method", "training error", "test error", *times, "steps"]
     caption = "Errors at the end: mean over seeds, as drawn, with least and largest."
     picture = Picture(figure, alt=f"{contest.problem}: error against seconds, without and with compiling")
     return [Words(text), picture, Table(head, rows, caption, numbers=True)]
@@ -259,14 +237,13 @@ def one(contest: Contest) -> list[Content]:
 def sensitivity(runs: Runs) -> list[Content]:
     """Return the mean places of the methods without a pilot, as the problems are and with one thing changed."""
     usual = {each.problem: each for each in contests(runs)}
-    changed = {name: contests(runs, name) for name in VARIANTS if name != PLAIN}
-    present = {
-        name: [each for each in found if each.problem in usual] for name, found in changed.items() if found
-    }
+    present = {}
+    for name in VARIANTS:
+        if name != PLAIN and (found := contests(runs, name)):
+            present[name] = [each for each in found if each.problem in usual]
     if not any(present.values()):
-        return [
-            Words("Nothing was changed in these runs: the preset sensitivity has the runs for this table.")
-        ]
+        words = "Nothing was changed in these runs: the preset sensitivity has the runs for this table."
+        return [Words(words)]
     methods, head, columns = classes(runs)[0], ["method"], []
     for name, found in present.items():
         both = everywhere([*found, *(usual[each.problem] for each in found)], methods)

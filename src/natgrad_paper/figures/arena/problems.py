@@ -92,10 +92,8 @@ def prepare(settings: Any, path: Path | None) -> Suite:
     """Return the problems; the user's directory, if there is one, has MNIST for the convolutional net."""
     limits = settings.cases
     forms = {name: Form(name, limits.train, limits.test, limits.batch) for name in settings.variants}
-    found = [PROBLEMS[name].make(forms[variant], path) for name, variant in posed(settings)]
-    return suite(
-        tuple(replace(each, name=name) for each, (name, _) in zip(found, posed(settings), strict=True))
-    )
+    made = ((name, PROBLEMS[name].make(forms[variant], path)) for name, variant in posed(settings))
+    return suite(tuple(replace(each, name=name) for name, each in made))
 
 
 def suite(entries: tuple[Entry, ...]) -> Suite:
@@ -105,9 +103,7 @@ def suite(entries: tuple[Entry, ...]) -> Suite:
         return Suite(**first, entries=entries)
     digest = hashlib.sha256("".join(entry.data["sha256"] for entry in entries).encode()).hexdigest()
     nothing = dict.fromkeys(("train", "test", "valid", "judged", "batches", "draw"))
-    names = {entry.name for entry in entries}
-    words = f"{len(names)} problem{'s' * (len(names) > 1)}" + f" in {len(entries)} forms" * (
-        len(entries) > len(names)
-    )
+    count = len({entry.name for entry in entries})
+    words = f"{count} problem{'s' * (count > 1)}" + f" in {len(entries)} forms" * (len(entries) > count)
     data = {"name": words, "sha256": digest}
     return Suite(**{**first, **nothing, "data": data, "name": ""}, entries=entries)

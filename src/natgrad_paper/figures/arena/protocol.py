@@ -2,31 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from natgrad_paper.errors import UserError
 from natgrad_paper.figures.arena.entry import Entry
-from natgrad_paper.figures.arena.methods import SINGLE, constants
 from natgrad_paper.figures.arena.problems import Suite
 from natgrad_paper.training.log import RunLog
-from natgrad_paper.training.precision import precise
 from natgrad_paper.training.problem import Method
 from natgrad_paper.training.runner import Run, Training, alternating, failures
 
-Refusal = Callable[[Run, Entry, Method], str]
-"""Why a method cannot run on a problem, in words; empty if it can."""
-
-
-def drive(run: Run) -> list[str]:
-    """Train on the problems of the arena one after another."""
-    return one_after_another(run, refusal)
-
-
-def refusal(run: Run, entry: Entry, method: Method) -> str:
-    """Return why a method cannot run on a problem of the arena."""
-    chosen = constants(method, run.settings, entry.name)
-    if chosen is not None and chosen.rate is None:
-        return "no rate was chosen yet"
-    return "not in double precision" if entry.float64 and method.name in SINGLE else ""
+Refusal = Callable[[Any, Entry, Method], str]
+"""From the settings to why a method cannot run on a problem, in words; empty if it can."""
 
 
 def one_after_another(run: Run, refusal: Refusal) -> list[str]:
@@ -45,7 +31,7 @@ def one_after_another(run: Run, refusal: Refusal) -> list[str]:
 
 def competing(run: Run, entry: Entry, refusal: Refusal) -> list[Method]:
     """Return the methods that can run on a problem; say which cannot."""
-    why = {method.name: refusal(run, entry, method) for method in run.methods}
+    why = {method.name: refusal(run.settings, entry, method) for method in run.methods}
     for method in run.methods:
         if why[method.name]:
             run.display.tell(f"{method.label}, {entry.training}: {why[method.name]}, so it does not run")
@@ -58,7 +44,7 @@ def contest(run: Run, entry: Entry, methods: list[Method]) -> list[RunLog]:
     target = None if targets is None else getattr(targets, entry.name).on(entry.data["sha256"])
     facts, own = entry.facts(target), replace(entry, data=run.problem.data)
     logs: list[RunLog] = []
-    with precise(entry):
+    with entry.precise():
         part = replace(run, problem=own, retries=False, _trainers={}, _evaluating={})
         for seed in run.seeds:
             trainings = [Training(method, seed, entry.training, facts) for method in methods]

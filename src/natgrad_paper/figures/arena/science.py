@@ -1,7 +1,7 @@
 """Three problems from outside vision and language: an equation, a table of measurements, an ill-conditioned product."""
 
-import functools
 import math
+from functools import partial, reduce
 from pathlib import Path
 
 import jax
@@ -38,7 +38,7 @@ def pinn(form: Form, path: Path | None) -> Entry:
     def laplacian(params: Layers, point: Array) -> Array:
         def second(along: Array) -> Array:
             def slope(z: Array) -> Array:
-                return jax.jvp(functools.partial(u, params), (z,), (along,))[1]
+                return jax.jvp(partial(u, params), (z,), (along,))[1]
 
             return jax.jvp(slope, (point,), (along,))[1]
 
@@ -46,24 +46,22 @@ def pinn(form: Form, path: Path | None) -> Entry:
 
     def model(params: Layers, points: tuple[Array, Array]) -> tuple[Array, Array]:
         inside, edge = points
-        curved = jax.vmap(functools.partial(laplacian, params))(inside)
-        return curved[:, None], jax.vmap(functools.partial(u, params))(edge)[:, None]
+        curved = jax.vmap(partial(laplacian, params))(inside)
+        return curved[:, None], jax.vmap(partial(u, params))(edge)[:, None]
 
     def errors(params: Layers, grids: Array, answers: Array) -> Array:
-        found = jax.vmap(jax.vmap(functools.partial(u, params)))(grids)
+        found = jax.vmap(jax.vmap(partial(u, params)))(grids)
         return jnp.linalg.norm(found - answers, axis=-1) / jnp.linalg.norm(answers, axis=-1)
-
-    def init(key: Array) -> Layers:
-        return dense(key, (2, 64, 1), dtype=np.float64)
 
     few, more = form.counts(INSIDE, SIDE)
     inside, edge = points(few, max(4, EDGE * few // INSIDE))
     force = -2 * np.pi**2 * form.factor * solution(inside)[:, None]
     train = (inside, edge), (force, np.zeros((len(edge), 1)))
+    test, judged, valid = (grid(more, shift, form.factor) for shift in (0.5, 0.0, 0.25))
     return entry(
-        form, model, ng.Product(ng.Gaussian(), ng.Gaussian()), init, errors, "Poisson's equation on the unit square",
-        (train, grid(more, 0.5, form.factor)), None, words="relative L2 error", judged=grid(more, 0.0, form.factor),
-        valid=grid(more, 0.25, form.factor), batches=Batches(FullBatch()), float64=True,
+        form, model, ng.Product(ng.Gaussian(), ng.Gaussian()), partial(dense, units=(2, 64, 1), dtype=np.float64),
+        "Poisson's equation on the unit square", (train, test), None, errors, "relative L2 error", judged=judged,
+        valid=valid, batches=Batches(FullBatch()), float64=True,
     )  # fmt: skip
 
 
@@ -93,18 +91,10 @@ def grid(side: int, shift: float, factor: float) -> Cases:
 def regression(form: Form, path: Path | None) -> Entry:
     """Return a regression of means and scales, from inputs in their own units."""
     inputs, targets = bundled.regression()
-    model, likelihood = functools.partial(mlp, jnp.tanh), normal_mean_scale()
-
-    def errors(params: Layers, inputs: Array, targets: Array) -> Array:
-        return likelihood.nll(model(params, inputs), targets)
-
-    def init(key: Array) -> Layers:
-        return dense(key, (10, 64, 64, 2), dtype=form.dtype)
-
     cases = split(form, 4500, len(inputs) - 4500, form.inputs(inputs), form.targets(targets))
     return entry(
-        form, model, likelihood, init, errors, "Friedman 1 and diabetes, from scikit-learn", cases, 500,
-        words="negative log-likelihood", scale="linear",
+        form, partial(mlp, jnp.tanh), normal_mean_scale(), partial(dense, units=(10, 64, 64, 2), dtype=form.dtype),
+        "Friedman 1 and diabetes, from scikit-learn", cases, 500, scale="linear",
     )  # fmt: skip
 
 
@@ -116,7 +106,7 @@ def linear(form: Form, path: Path | None) -> Entry:
     targets = inputs @ generator.standard_normal((WIDTH, WIDTH)) / math.sqrt(WIDTH)
 
     def model(params: list[Array], inputs: Array) -> Array:
-        return functools.reduce(jnp.matmul, params, inputs)
+        return reduce(jnp.matmul, params, inputs)
 
     def errors(params: list[Array], inputs: Array, targets: Array) -> Array:
         return jnp.sum((model(params, inputs) - targets) ** 2, axis=-1)
@@ -126,6 +116,5 @@ def linear(form: Form, path: Path | None) -> Entry:
         return [jax.random.normal(each, (WIDTH, WIDTH), form.dtype) / math.sqrt(WIDTH) for each in keys]
 
     cases = split(form, 5000, 1000, form.inputs(inputs), form.targets(targets))
-    return entry(
-        form, model, ng.Gaussian(), init, errors, "normal numbers of condition 10⁶", cases, 512, words="squared error"
-    )  # fmt: skip
+    data = "normal numbers of condition 10⁶"
+    return entry(form, model, ng.Gaussian(), init, data, cases, 512, errors, "squared error")

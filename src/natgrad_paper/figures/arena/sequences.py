@@ -1,5 +1,6 @@
 """Two problems on sequences: a memory of two numbers, and the next character of a text."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ STRIDE = 7
 
 def memory(form: Form, path: Path | None) -> Entry:
     """Return the adding problem (Hochreiter and Schmidhuber 1997) over 50 ticks, for an LSTM."""
-    likelihood = ng.Gaussian()
 
     def errors(params: Any, inputs: Array, targets: Array) -> Array:
         return jnp.sum((lstm(params, inputs) - targets) ** 2, axis=-1)
@@ -29,8 +29,8 @@ def memory(form: Form, path: Path | None) -> Entry:
     few, more = form.counts(10_000, 2000)
     train, test = additions(form, 0, few), additions(form, 1, more)
     return entry(
-        form, lstm, likelihood, lambda key: lstm_init(key, 2, form.dtype), errors, f"addition over {TICKS} ticks",
-        (train, test), 128, words="squared error", judged=spread(train, 2000),
+        form, lstm, ng.Gaussian(), partial(lstm_init, numbers=2, dtype=form.dtype), f"addition over {TICKS} ticks",
+        (train, test), 128, errors, "squared error", judged=spread(train, 2000),
     )  # fmt: skip
 
 
@@ -57,10 +57,10 @@ def characters(form: Form, path: Path | None) -> Entry:
 
     few, more = form.counts(len(numbers), len(numbers))
     train, test = windows(numbers[:cut], STRIDE, few), windows(numbers[cut:], CONTEXT, more)
+    init = partial(transformer_init, characters=len(known), dtype=form.dtype)
     return entry(
-        form, transformer, likelihood, lambda key: transformer_init(key, len(known), form.dtype), errors,
-        "scikit-learn's descriptions of data sets", (train, test), 32, words="nats per character",
-        judged=spread(train, 250),
+        form, transformer, likelihood, init, "scikit-learn's descriptions of data sets", (train, test), 32, errors,
+        "nats per character", judged=spread(train, 250),
     )  # fmt: skip
 
 

@@ -40,11 +40,8 @@ class Model(Section):
     """The autoencoder: units from the first hidden layer to the code; the input is as large as the pictures."""
 
     encoder: Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=100)] = (
-        1000,
-        500,
-        250,
-        30,
-    )
+        1000, 500, 250, 30,
+    )  # fmt: skip
     hidden: Hidden = "sigmoid"
     """The function of the hidden units: "sigmoid" with sparse first weights, "relu" with uniform ones."""
 

@@ -113,10 +113,9 @@ def natural(own: Any, metric: ng.DiagonalFisher | None = None) -> ng.Natural:
 
 def searched(problem: Problem, own: Any) -> ng.Optimizer:
     """Return natural gradient with a line search."""
-    given = {"solver": natural(own).solver, "preconditioner": natural(own).preconditioner}
-    return ng.natural_gradient(
-        problem.model, problem.likelihood, search=ng.LineSearch(), damping=own.damping.rule, **given
-    )
+    way = natural(own)
+    given = {"solver": way.solver, "preconditioner": way.preconditioner, "damping": own.damping.rule}
+    return ng.natural_gradient(problem.model, problem.likelihood, search=ng.LineSearch(), **given)
 
 
 def conjugate(**parts: Any) -> Build:
@@ -188,16 +187,14 @@ class HessianFree(Section):
     damping: Positive = 45.0
 
 
-def hessian_free(problem: Problem, own: Any) -> ng.Optimizer:
-    """Return Martens' Hessian-Free."""
-    return ng.hessian_free(
-        problem.model,
-        problem.likelihood,
-        solver=ng.TruncatedCG(own.hf.maxiter),
-        preconditioner=ng.Diagonal(0.75, blocks=50),
-        damping=ng.LevenbergMarquardt(own.hf.damping),
-        l2=2e-5,
-    )
+def hessian_free(**parts: Any) -> Build:
+    """Return a builder of Martens' Hessian-Free, with these parts."""
+
+    def build(problem: Problem, own: Any) -> ng.Optimizer:
+        solver, damping = ng.TruncatedCG(own.hf.maxiter), ng.LevenbergMarquardt(own.hf.damping)
+        return ng.hessian_free(problem.model, problem.likelihood, solver=solver, damping=damping, **parts)
+
+    return build
 
 
 class Ksd(Section):
@@ -319,7 +316,7 @@ METHODS = (
         "the control: only the diagonal of the metric",
     ),
     Method(
-        "hf", "HF", "#8C510A", hessian_free,
+        "hf", "HF", "#8C510A", hessian_free(preconditioner=ng.Diagonal(0.75, blocks=50), l2=2e-5),
         lambda own: Batches(FullBatch(), metric=Minibatch(own.hf.part), ratio=Minibatch(own.hf.part)), HessianFree,
         about="Hessian-Free: all cases, curvature on a part of them",
     ),

@@ -63,13 +63,9 @@ class Settings(Competition):
 def reconstruction(
     images: Images, model: Autoencoder, likelihood: Any, cost: str = "cross_entropy"
 ) -> Problem:
-    """Return the problem of reconstructing images, with the measures of the figure, which are sums over pixels.
+    """Return the problem of reconstructing square images, with the figure's measures, which are sums over pixels.
 
-    Args:
-        images: Square ones.
-        model: The autoencoder.
-        likelihood: The likelihood of the pixels; its negative logarithm is minimized.
-        cost: The name of that cost in the logs.
+    The likelihood's negative logarithm is minimized; the logs call it `cost`.
     """
 
     def errors(params: Layers, inputs: Array, targets: Array) -> dict[str, Array]:

@@ -17,14 +17,12 @@ from natgrad_paper.report.story import Story
 def cost(settings: Any, methods: int, seeds: int) -> str:
     """Return in words what a run costs."""
     again = settings.repeats * (settings.stream.segments + len(settings.limit.factors)) + 2
-    total = f"{methods} methods × {seeds} seed{'s' * (seeds > 1)} × {again} trainings"
+    trainings = f"{methods} methods × {seeds} seed{'s' * (seeds > 1)} × {again} trainings"
     hours = settings.minutes * seeds / 60
-    time = (
-        f"{60 * hours:.0f} min" if hours < 2 else f"{hours:.0f} h" if hours < 72 else f"{hours / 24:.0f} days"
-    )
-    return (
-        f"{total} of {settings.stream.updates} updates, besides matching the rates: about {time} on two cores"
-    )
+    time = f"{hours:.0f} h" if hours < 72 else f"{hours / 24:.0f} days"
+    time = f"{60 * hours:.0f} min" if hours < 2 else time
+    updates = f"{settings.stream.updates} updates, besides matching the rates"
+    return f"{trainings} of {updates}: about {time} on two cores"
 
 
 STORY = Story(

@@ -17,6 +17,7 @@ from natgrad_paper.report.claims import (
     Test,
     Verdict,
     absent,
+    compare,
     together,
     verdict_on,
 )
@@ -68,8 +69,7 @@ def below(words: str, a: Any, b: Any, factor: float = 1.0) -> Finding:
     """Return the finding on A below B / factor, from one number per seed each; the words show A / B."""
     ratios = np.asarray(a, float) / np.asarray(b, float)
     logs = np.log(ratios[np.isfinite(ratios) & (ratios > 0)])
-    verdict, shown = verdict_on(logs)
-    return _finding(f"{words}: {shown}", verdict if factor == 1 else verdict_on(logs + np.log(factor))[0])
+    return replace(compare(words, logs), verdict=verdict_on(logs + np.log(factor))[0])
 
 
 def sound(test: Test) -> Test:
@@ -78,15 +78,12 @@ def sound(test: Test) -> Test:
     def judged(runs: Runs) -> list[Finding]:
         if missing := absent(runs, "ngd", "sgd"):
             return missing
-        for (method, seed), found in (
-            numbers.trainings(runs).merge(numbers.finished(runs)).groupby(numbers.PAIR)
-        ):
+        whole = numbers.trainings(runs).merge(numbers.finished(runs))
+        for (method, seed), found in whole.groupby(numbers.PAIR):
             refused, made = found["refused"].sum(), found["made"].sum()
             if refused > health.SHARE * made:
-                words = (
-                    f"void: {runs.label(str(method))}, seed {seed}: {refused} of {made:.0f} updates refused"
-                )
-                return [Finding(words, Verdict.VOID)]
+                named = f"{runs.label(str(method))}, seed {seed}"
+                return [Finding(f"void: {named}: {refused} of {made:.0f} updates refused", Verdict.VOID)]
         return test(runs)
 
     return judged
@@ -118,11 +115,9 @@ def each_method(words: str, compared: Callable[[Runs, str], Compared]) -> Test:
     """Return the test of some A below B within every method."""
 
     def test(runs: Runs) -> list[Finding]:
-        found = [
-            below(f"{runs.label(method)}, {what}", a, b)
-            for method in runs.methods
-            for what, a, b in compared(runs, method)
-        ]
+        found = []
+        for method in runs.methods:
+            found += [below(f"{runs.label(method)}, {what}", a, b) for what, a, b in compared(runs, method)]
         return found or [Finding(f"no whole runs with {words}", Verdict.OPEN)]
 
     return test
@@ -148,16 +143,12 @@ def after_drift(runs: Runs) -> list[Finding]:
     """Compare the errors on the equal mix after a drifting one; a difference within the tolerance decides nothing."""
     error = numbers.paired(runs, numbers.trainings(runs, "drift"), "error")
     ngd, sgd = error["ngd"].to_numpy(float), error["sgd"].to_numpy(float)
-    plain, shown = verdict_on(np.log(ngd / sgd))
+    plain = compare("validation error after the drift, NGD / SGD", np.log(ngd / sgd))
     better, _ = verdict_on(np.log((ngd + tolerance(runs)) / sgd))
     worse, _ = verdict_on(np.log((ngd - tolerance(runs)) / sgd))
-    unclear = plain if plain is Verdict.EQUAL else Verdict.OPEN
+    unclear = Verdict.EQUAL if plain.verdict is Verdict.EQUAL else Verdict.OPEN
     clear = better if better is Verdict.HOLDS else worse if worse is Verdict.FAILS else unclear
-    return [_finding(f"validation error after the drift, NGD / SGD: {shown}", clear)]
-
-
-def _finding(words: str, verdict: Verdict) -> Finding:
-    return Finding(words, verdict, SMALLEST if verdict is Verdict.EQUAL else "")
+    return [replace(plain, verdict=clear)]
 
 
 CLAIMS = (

@@ -29,12 +29,8 @@ def trainings(runs: Runs, kind: str = "") -> pd.DataFrame:
         return pd.DataFrame(columns=[*KEYS, "kind", "rate", "error", "refused", "made"])
     names = {name: name.removeprefix("training.") for name in map(str, logs) if name.startswith("training.")}
     ends = runs.evaluations.groupby(KEYS).tail(1)[[*KEYS, "iteration", "refused", "valid_misclassified"]]
-    found = (
-        logs[[*KEYS, *names]]
-        .rename(columns=names)
-        .merge(ends)
-        .rename(columns={"valid_misclassified": "error"})
-    )
+    ends = ends.rename(columns={"valid_misclassified": "error"})
+    found = logs[[*KEYS, *names]].rename(columns=names).merge(ends)
     shared = found["segment"].where(found["kind"] == "segment", 1) - 1 if "segment" in found else 0
     found["made"] = found["iteration"] - shared * runs.header["settings"]["stream"]["segment"]
     return found[found["kind"] == kind] if kind else found
@@ -46,13 +42,11 @@ def paired(runs: Runs, table: pd.DataFrame, field: str) -> pd.DataFrame:
     return found.reindex(columns=["ngd", "sgd"]).dropna()
 
 
-def along(table: pd.DataFrame, method: str, field: str, value: str = "variance") -> pd.DataFrame:
-    """Return a measure of a method, one row per seed and one column per segment, or per factor of the rate."""
-    return (
-        table[table["method"] == method].pivot_table(value, "seed", field)
-        if field in table
-        else pd.DataFrame()
-    )
+def along(table: pd.DataFrame, method: str, field: str) -> pd.DataFrame:
+    """Return a method's variances, one row per seed and one column per segment, or per factor of the rate."""
+    if field not in table:
+        return pd.DataFrame()
+    return table[table["method"] == method].pivot_table("variance", "seed", field)
 
 
 def limit(runs: Runs, method: str) -> pd.DataFrame:
@@ -62,6 +56,5 @@ def limit(runs: Runs, method: str) -> pd.DataFrame:
     segment = runs.header["settings"]["limit"]["segment"]
     if slower.empty or segment not in whole:
         return pd.DataFrame()
-    return (
-        slower.assign(whole=whole[segment]).rename(columns={"whole": 1.0}).sort_index(axis=1, ascending=False)
-    )
+    both = slower.assign(whole=whole[segment]).rename(columns={"whole": 1.0})
+    return both.sort_index(axis=1, ascending=False)

@@ -92,25 +92,15 @@ def matching(runs: Runs) -> Part:
     """Return the rates that were tried, and the validation errors that were reached."""
     tried, chosen = numbers.trainings(runs, "match"), numbers.measures(runs, "matched", "name")
     rows = []
-    for method in runs.methods:
-        for log in runs.method(method):
-            own = tried[(tried["method"] == method) & (tried["seed"] == log.seed)]
-            trials = [
-                f"{rate:g}: {error:.2%}"
-                for rate, error in sorted(zip(own["rate"], own["error"], strict=True))
-            ]
-            found = (
-                chosen[(chosen["method"] == method) & (chosen["seed"] == log.seed)] if len(chosen) else chosen
-            )
-            rates = [(f"{each.rate:g}", "yes" if each.reached else "no") for each in found.itertuples()]
-            rows.append(
-                [
-                    runs.label(method),
-                    str(log.seed),
-                    "; ".join(trials[::-1]) or "–",
-                    *(rates or [("–", "–")])[0],
-                ]
-            )
+    for log in (log for method in runs.methods for log in runs.method(method)):
+        own, found = (
+            table[(table["method"] == log.method) & (table["seed"] == log.seed)] if len(table) else table
+            for table in (tried, chosen)
+        )
+        pairs = sorted(zip(own["rate"], own["error"], strict=True), reverse=True)
+        trials = "; ".join(f"{rate:g}: {error:.2%}" for rate, error in pairs)
+        rates = [(f"{each.rate:g}", "yes" if each.reached else "no") for each in found.itertuples()]
+        rows.append([runs.label(log.method), str(log.seed), trials or "–", *(rates or [("–", "–")])[0]])
     caption = (
         "Unperturbed trainings at falling rates. Both methods start from their own rates; the one with the lower "
         "validation error is slowed down until the errors are equal within the tolerance. The validation examples are "

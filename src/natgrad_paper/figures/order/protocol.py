@@ -188,10 +188,8 @@ def variances(logits: np.ndarray) -> dict[str, float]:
     logits = logits - logits.mean(axis=-1, keepdims=True)
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     outputs = powers / powers.sum(axis=-1, keepdims=True)
-    return {
-        "variance": float(outputs.var(axis=0, ddof=1).mean()),
-        "logit_variance": float(logits.var(axis=0, ddof=1).mean()),
-    }
+    found = {"variance": outputs, "logit_variance": logits}
+    return {name: float(values.var(axis=0, ddof=1).mean()) for name, values in found.items()}
 
 
 def shown(source: characters.Source, seed: int, pinched: bool) -> dict[str, Any]:

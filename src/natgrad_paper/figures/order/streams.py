@@ -55,9 +55,8 @@ class Examples:
     def _block(self, stream: int, number: int, mix: Mix | None) -> Block:
         """Return a block of a stream: inputs (updates, batch, pixels) and labels (updates, batch)."""
         size, batch = self.settings.stream.block, self.settings.stream.batch
-        inputs, labels = self._draw(
-            stream, np.arange(number * size * batch, (number + 1) * size * batch), mix
-        )
+        first, many = number * size * batch, size * batch
+        inputs, labels = self._draw(stream, np.arange(first, first + many), mix)
         return inputs.reshape(size, batch, -1), labels.reshape(size, batch)
 
     @cached_property

@@ -55,14 +55,10 @@ class InTime:
         middle, reached = float(np.median(found)), sum(map(math.isfinite, found))
         ends = contest.ends(self.method, MEASURE)
         end = np.median([ends.get(log.seed, math.inf) for log in contest.ended[self.method]])
-        shown = (
-            f"after {middle:.3g} s"
-            if math.isfinite(middle)
-            else f"not on the median seed, which ends at {end:.2g}"
-        )
-        words = (
-            f"{self.problem}: {error:g} {shown}, goal {seconds:g} s; {reached} of {len(found)} seeds reach it"
-        )
+        late = f"not on the median seed, which ends at {end:.2g}"
+        shown = f"after {middle:.3g} s" if math.isfinite(middle) else late
+        share = f"{reached} of {len(found)} seeds reach it"
+        words = f"{self.problem}: {error:g} {shown}, goal {seconds:g} s; {share}"
         if len(found) < SEEDS:
             return Finding(f"{words} (too few)", Verdict.OPEN)
         budget = contest.runs.header["settings"].get("budget", {}).get("seconds")

@@ -66,9 +66,8 @@ class Equation:
         jet = taylor.coordinates(inside)
         jet = jet if self.embed is None else self.embed(jet)
         found = taylor.through(params, jet, jnp.asarray(self.c))
-        return self.side(Jet(found.value[:, 0], found.slopes[..., 0], found.second[:, 0])), self.u(
-            params, edge
-        )
+        u = Jet(found.value[:, 0], found.slopes[..., 0], found.second[:, 0])
+        return self.side(u), self.u(params, edge)
 
     def init(self, key: Array) -> Layers:
         """Return weights and biases."""

@@ -5,28 +5,21 @@ from typing import Any
 import optax
 
 import natgrad as ng
-from natgrad_paper.figures.arena.methods import (
-    Calls,
-    Rated,
-    Soap,
-    first_order,
-    installed,
-    rated,
-    soap,
-    untried,
-)
+from natgrad_paper.figures.arena import methods as arena
+from natgrad_paper.figures.arena.entry import Entry
+from natgrad_paper.training import baselines
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.settings import Positive, Size
 
 
-class Adam(Rated):
+class Adam(arena.Rated):
     """Adam at the rate that most papers start from; nothing was tried."""
 
     rate: Positive = 1e-3
     steps_per_call: Size = 20
 
 
-class Lbfgs(Calls):
+class Lbfgs(arena.Calls):
     """L-BFGS with optax's zoom line search."""
 
     memory: Size = 50
@@ -40,7 +33,12 @@ def gauss_newton(problem: Problem, own: Any) -> ng.Optimizer:
 
 def lbfgs(problem: Problem, own: Any) -> Any:
     """Return L-BFGS."""
-    return first_order(problem, optax.lbfgs(memory_size=own.lbfgs.memory), searches=True)
+    return baselines.lbfgs(problem, own.lbfgs.memory)
+
+
+def refusal(settings: Any, entry: Entry, method: Method) -> str:
+    """Return why a method cannot run on an equation; an empty text if it can."""
+    return "its points change" if entry.draw is not None and method.name in FIXED else ""
 
 
 OURS = "gauss-newton"
@@ -48,7 +46,8 @@ FIXED = ("lbfgs",)
 """Methods that compare gradients of one step with those of the last, and so need the same points."""
 METHODS = (
     Method(OURS, "ng.gauss_newton", "#0072B2", gauss_newton, about="defaults, nothing chosen"),
-    rated("adam", "Adam", "#D55E00", optax.adam, Adam, "constant rate"),
-    untried("lbfgs", "L-BFGS", "#009E73", lbfgs, Lbfgs, "zoom line search, where points stay"),
-    *([rated("soap", "SOAP", "#56B4E9", soap, Soap, "eigenbases every 10 steps")] if installed("soap_jax") else []),
+    arena.rated("adam", "Adam", "#D55E00", optax.adam, Adam, "constant rate"),
+    arena.untried("lbfgs", "L-BFGS", "#009E73", lbfgs, Lbfgs, "zoom line search, where points stay"),
+    *([arena.rated("soap", "SOAP", "#56B4E9", arena.soap, arena.Soap, "eigenbases every 10 steps")]
+      if arena.installed("soap_jax") else []),
 )  # fmt: skip

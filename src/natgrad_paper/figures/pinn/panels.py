@@ -59,9 +59,8 @@ def sections(runs: Runs) -> Iterator[Part]:
         about = EQUATIONS[contest.problem].about if contest.problem in EQUATIONS else contest.problem
         yield Part(f"{contest.problem}: {about}", f"equation-{contest.problem}", [table(contest)])
     named = dict.fromkeys(curve.source for each in contests(runs) for curve in curves(each.problem))
-    words = [
-        f"{sources()[name].title} ({sources()[name].hardware}), {sources()[name].address}." for name in named
-    ]
+    found = [sources()[name] for name in named]
+    words = [f"{each.title} ({each.hardware}), {each.address}." for each in found]
     if words:
         yield Part("Sources of the dashed lines", "sources", [Words(" ".join(words))])
 

@@ -46,9 +46,8 @@ class Settings(Section):
 def prepare(settings: Any, path: Any) -> Suite:
     """Return the equations that the settings name; there is no file of the user's to read."""
     with jax.enable_x64(True):
-        return suite(
-            tuple(posed(name, settings.inside, settings.grid, settings.redraw) for name in settings.problems)
-        )
+        rest = settings.inside, settings.grid, settings.redraw
+        return suite(tuple(posed(name, *rest) for name in settings.problems))
 
 
 def posed(name: str, inside: int | None = None, grid: int | None = None, redraw: bool | None = None) -> Entry:

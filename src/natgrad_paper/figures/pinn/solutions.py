@@ -62,12 +62,11 @@ def _allen_cahn(moments: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
         return found
 
     begin = x[:MESH] ** 2 * np.cos(np.pi * x[:MESH])
+    given = {"t_eval": np.asarray(moments), "rtol": 1e-9, "atol": 1e-11, "jac": jacobian}
     with np.errstate(
         invalid="ignore", over="ignore"
     ):  # BDF computes with memory that nothing has written yet.
-        solved = solve_ivp(
-            change, (0, 1), begin, "BDF", np.asarray(moments), rtol=1e-9, atol=1e-11, jac=jacobian
-        )
+        solved = solve_ivp(change, (0, 1), begin, "BDF", **given)
     return x, solved.y
 
 
@@ -78,9 +77,8 @@ def allen_cahn(points: np.ndarray) -> np.ndarray:
     nodes, values = _allen_cahn(tuple(moments))
     whole = np.concatenate([values, values[::-1]])
     # The weights of these nodes are known: ±1, halved at both ends.
-    weights = (-1.0) ** np.arange(len(nodes)) * np.where(
-        np.isin(np.arange(len(nodes)), [0, len(nodes) - 1]), 0.5, 1
-    )
+    weights = (-1.0) ** np.arange(len(nodes))
+    weights[[0, -1]] /= 2
     places = np.unique(x)
     found = BarycentricInterpolator(nodes, whole, wi=weights)(places)
     result: np.ndarray = found[np.searchsorted(places, x), np.searchsorted(moments, t)]

@@ -1,11 +1,11 @@
 """What the race asks: which of two methods reaches a training error first."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from natgrad_paper.report import health
-from natgrad_paper.report.claims import UNTIMED, Claim, Finding, Verdict, absent, verdict_on
+from natgrad_paper.report.claims import UNTIMED, Claim, Finding, Verdict, absent, compare
 from natgrad_paper.report.curves import compiling, time_to
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, Measure, Panel, View
@@ -19,12 +19,9 @@ VIEW = View(
     "Error against training time, and against iterations",
 )
 RIVALS = {
-    "nesterov": "tuned Nesterov momentum",
-    "adam": "tuned Adam",
-    "hf": "Hessian-Free",
-    "lbfgs": "L-BFGS",
+    "nesterov": "tuned Nesterov momentum", "adam": "tuned Adam", "hf": "Hessian-Free", "lbfgs": "L-BFGS",
     "kfac": "kfac-jax",
-}
+}  # fmt: skip
 RULE = (
     (
         "sooner",
@@ -60,9 +57,8 @@ class Sooner:
         )
         pairs = [(one[seed], other[seed]) for seed in sorted(one.keys() & other.keys())]
         if void := health.cause(log for pair in pairs for log in pair):
-            return [
-                Finding(f"{runs.label(self.first)} / {runs.label(self.rival)}: void: {void}", Verdict.VOID)
-            ]
+            names = f"{runs.label(self.first)} / {runs.label(self.rival)}"
+            return [Finding(f"{names}: void: {void}", Verdict.VOID)]
         more = [compiling(runs.method(name)) if self.compiling else 0.0 for name in (self.first, self.rival)]
         return [self._to(level, pairs, more, runs) for level in runs.header["settings"]["levels"]]
 
@@ -74,30 +70,20 @@ class Sooner:
         if not met:
             return Finding(f"{words}: nobody reaches it", Verdict.OPEN)
         times = [[end if time is None else time for time in pair] for pair, end in met]
-        verdict, shown = verdict_on(np.log([(a + more[0]) / (b + more[1]) for a, b in times]))
+        result = compare(words, np.log([(a + more[0]) / (b + more[1]) for a, b in times]))
+        shown = result.words
         for place, name in enumerate((self.first, self.rival)):
             late = sum(pair[place] is None for pair, _ in met)
             shown += f"; {late} of {len(met)} runs of {runs.label(name)} never reach it" * bool(late)
-        return Finding(f"{words}: {shown}", verdict, "2%" if verdict is Verdict.EQUAL else "")
+        return replace(result, words=shown)
 
 
 OURS = "Not the paper’s claim, but a question of anyone who has a model to train."
 CLAIMS = (
-    *(
-        Claim(
-            letter,
-            f"KNCG reaches the errors sooner than {words}.",
-            "The time to each of the levels: KNCG sooner.",
-            (Sooner("kncg", rival),),
-            OURS,
-        )
-        for letter, (rival, words) in zip("abcde", RIVALS.items(), strict=True)
-    ),
-    Claim(
-        "f",
-        "It does, too, when the time to compile counts.",
-        "The same with the seconds that each method takes to compile added.",
-        tuple(Sooner("kncg", rival, compiling=True) for rival in ("nesterov", "adam")),
-        OURS,
-    ),
-)
+    *(Claim(letter, f"KNCG reaches the errors sooner than {words}.", "The time to each of the levels: KNCG sooner.",
+            (Sooner("kncg", rival),), OURS)
+      for letter, (rival, words) in zip("abcde", RIVALS.items(), strict=True)),
+    Claim("f", "It does, too, when the time to compile counts.",
+          "The same with the seconds that each method takes to compile added.",
+          tuple(Sooner("kncg", rival, compiling=True) for rival in ("nesterov", "adam")), OURS),
+)  # fmt: skip

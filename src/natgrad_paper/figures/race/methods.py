@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import natgrad as ng
-from natgrad_paper.figures.curves.methods import ADAM, KNCG, LBFGS, NESTEROV, Kncg, growing, kncg
+from natgrad_paper.figures.curves import methods as curves
 from natgrad_paper.training.batches import Batches, Minibatch
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.settings import Count, Positive, Section, Size
@@ -23,17 +23,6 @@ class HessianFree(Section):
     batch: Count = 1000
     maxiter: Size = 20
     damping: Positive = 0.1
-
-
-def hessian_free(problem: Problem, own: Any) -> ng.Optimizer:
-    """Return Hessian-Free on minibatches."""
-    return ng.hessian_free(
-        problem.model,
-        problem.likelihood,
-        solver=ng.TruncatedCG(own.hf.maxiter),
-        preconditioner=ng.Identity(),
-        damping=ng.LevenbergMarquardt(own.hf.damping),
-    )
 
 
 class Kfac(Section):
@@ -114,17 +103,17 @@ KFAC = Method(
     about="minibatches, adaptive rate, momentum and damping", on_host=True, resumes=False,
 )  # fmt: skip
 METHODS = (
-    KNCG,
+    curves.KNCG,
     Method(
-        "kncg-last", "KNCG, not averaged", "#E69F00", lambda problem, own: kncg(problem, own).optimizer, growing, Kncg,
-        "kncg", about="the control: KNCG judged by its last parameters",
+        "kncg-last", "KNCG, not averaged", "#E69F00", lambda problem, own: curves.kncg(problem, own).optimizer,
+        curves.growing, curves.Kncg, "kncg", about="the control: KNCG judged by its last parameters",
     ),
-    NESTEROV,
-    ADAM,
+    curves.NESTEROV,
+    curves.ADAM,
     Method(
-        "hf", "Hessian-Free", "#8C510A", hessian_free, lambda own: Batches(Minibatch(own.hf.batch)), HessianFree,
-        about="Hessian-Free on minibatches",
+        "hf", "Hessian-Free", "#8C510A", curves.hessian_free(preconditioner=ng.Identity()),
+        lambda own: Batches(Minibatch(own.hf.batch)), HessianFree, about="Hessian-Free on minibatches",
     ),
-    LBFGS,
+    curves.LBFGS,
     *([KFAC] if find_spec("kfac_jax") else []),
 )  # fmt: skip

@@ -15,7 +15,7 @@ import natgrad as ng
 from natgrad_paper.data import characters, curves, glyphs
 from natgrad_paper.figures.curves.problem import PIXELS, Units, reconstruction
 from natgrad_paper.training.models import Autoencoder, Classifier, Recurrent, sparse_init
-from natgrad_paper.training.problem import Budget, Cases, Problem
+from natgrad_paper.training.problem import Budget, Cases, Problem, shapes
 from natgrad_paper.training.settings import Count, Positive, Section, Size
 
 TICKS = 20
@@ -89,10 +89,9 @@ def classifier(train: int, test: int, units: tuple[int, ...]) -> Problem:
 
     cases = drawn(0, train), drawn(train, test)
     share = np.bincount(cases[0][1], minlength=glyphs.CLASSES) / train
-    problem = Problem(
-        model, likelihood, init, errors, {}, *cases, plateau={"error": float(special.entr(share).sum())}
-    )
-    return described(problem, f"deformed characters ({found.name})")
+    plateau = {"error": float(special.entr(share).sum())}
+    data = described(f"deformed characters ({found.name})", *cases)
+    return Problem(model, likelihood, init, errors, data, *cases, plateau=plateau)
 
 
 def recurrent(train: int, test: int, units: tuple[int, ...]) -> Problem:
@@ -112,15 +111,11 @@ def recurrent(train: int, test: int, units: tuple[int, ...]) -> Problem:
 
     cases = drawn(0, train), drawn(1, test)
     plateau = {"error": float(cases[0][1].var(dtype=np.float64))}
-    problem = Problem(model, likelihood, model.init, errors, {}, *cases, plateau=plateau)
-    return described(problem, f"addition over {TICKS} ticks")
+    data = described(f"addition over {TICKS} ticks", *cases)
+    return Problem(model, likelihood, model.init, errors, data, *cases, plateau=plateau)
 
 
-def described(problem: Problem, name: str) -> Problem:
-    """Return the problem with what its log says about its data."""
-    parts = {"train": problem.train, "test": problem.test}
-    digest = hashlib.sha256(
-        b"".join(np.ascontiguousarray(each).tobytes() for part in parts.values() if part for each in part)
-    )
-    shapes = {part: list(cases[0].shape) for part, cases in parts.items() if cases}
-    return replace(problem, data={"name": name, "sha256": digest.hexdigest(), **shapes})
+def described(name: str, train: Cases, test: Cases) -> dict[str, Any]:
+    """Return what a log says about data: name, hash and the shapes of both parts."""
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(each).tobytes() for each in (*train, *test)))
+    return {"name": name, "sha256": digest.hexdigest(), **shapes(train=train, test=test)}

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from natgrad_paper.report import health
-from natgrad_paper.report.claims import Below, Claim, Finding, Verdict, absent, verdict_on
+from natgrad_paper.report.claims import Below, Claim, Finding, Verdict, absent, compare
 from natgrad_paper.report.figure import paired
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Part, Picture
-from natgrad_paper.report.views import LINEAR, LOGARITHMIC, Measure, Panel, View
+from natgrad_paper.report.views import LINEAR, Measure, Panel, View
 from natgrad_paper.training.log import RunLog
 
 WORDS = "cross-entropy on the whole training set\n(sum over outputs, mean over cases)"
@@ -72,14 +72,11 @@ class Exceeds:
             return [Finding(f"held-out KL / the metric’s own: void: {void}", Verdict.VOID)]
         found = [excesses(runs, name) for name in names]
         if not self.more:
-            verdict, words = verdict_on(-np.array(list(found[0].values())))
-            return [self._found(f"the metric’s own KL / held-out KL, {self.method}: {words}", verdict)]
+            below = -np.array(list(found[0].values()))
+            return [compare(f"the metric’s own KL / held-out KL, {self.method}", below)]
         seeds = sorted(found[0].keys() & found[1].keys())
-        verdict, words = verdict_on(np.array([found[0][seed] - found[1][seed] for seed in seeds]))
-        return [self._found(f"held-out KL / the metric’s own, {self.method} / {self.more}: {words}", verdict)]
-
-    def _found(self, words: str, verdict: Verdict) -> Finding:
-        return Finding(words, verdict, LOGARITHMIC.effect()[1] if verdict is Verdict.EQUAL else "")
+        differences = np.array([found[0][seed] - found[1][seed] for seed in seeds])
+        return [compare(f"held-out KL / the metric’s own, {self.method} / {self.more}", differences)]
 
 
 CLAIMS = (

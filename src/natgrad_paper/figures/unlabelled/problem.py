@@ -81,9 +81,8 @@ class Settings(Section):
 def prepare(settings: Any, path: Path | None) -> Problem:
     """Return the problem: faces of the user's file, else drawn ones."""
     found, shrink, size = read(settings.data, path), settings.data.shrink, settings.model
-    train, valid, test = (
-        (inputs(part.images, shrink), targets(part)) for part in (found.train, found.valid, found.test)
-    )
+    parts = found.train, found.valid, found.test
+    train, valid, test = ((inputs(part.images, shrink), targets(part)) for part in parts)
     model = ConvNet(FACE_SIDE // shrink, size.filters, size.window, size.pool, size.units, len(EXPRESSIONS))
     likelihood = ng.Bernoulli()
     return Problem(
@@ -119,10 +118,8 @@ def errors(model: ConvNet) -> Errors:
     def measure(params: Layers, inputs: Array, targets: Array) -> dict[str, Array]:
         logits = model(params, inputs)
         wrong = jnp.argmax(logits, axis=-1) != jnp.argmax(targets, axis=-1)
-        return {
-            "cross_entropy": ng.Bernoulli().nll(logits, targets),
-            "misclassified": wrong.astype(logits.dtype),
-        }
+        cost = ng.Bernoulli().nll(logits, targets)
+        return {"cross_entropy": cost, "misclassified": wrong.astype(logits.dtype)}
 
     return measure
 
