@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import natgrad as ng
 from natgrad.solve import CG, MINRES, MinresQLP, Reason, TruncatedCG
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
@@ -35,6 +36,19 @@ def test_the_second_call_compiles_nothing(solver, compilations):
             type(solver)(*vars(solver).values())(matvec, B, **options)
             assert count() == 0
         np.testing.assert_array_equal(second.x, first.x)
+
+
+def test_the_second_direct_solve_compiles_nothing(compilations):
+    x, weights = jnp.linspace(-1, 1, 12).reshape(6, 2), jnp.ones((2, 3))
+    operator = ng.metric_product(lambda p, x: jnp.tanh(x @ p), ng.Gaussian(), weights, x)
+    double = 2 * weights
+    first = ng.Direct()(operator, weights, 0.1)
+    with compilations() as count:
+        second = ng.Direct()(operator, weights, 0.1)
+        other = ng.Direct()(operator, double, 0.2)
+        assert count() == 0
+    np.testing.assert_array_equal(second.x, first.x)
+    np.testing.assert_allclose(operator(other.x) + 0.2 * other.x, double, rtol=1e-9)
 
 
 class Diagonal:

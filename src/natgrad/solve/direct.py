@@ -10,12 +10,14 @@ parameters (the primal) or examples × outputs (the dual).
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
 from natgrad.part import Part, require
 from natgrad.solve.problem import meets, verdict
+from natgrad.solve.program import program
 from natgrad.solve.result import Reason, Solution, Space
 from natgrad.tree import Tree
 
@@ -118,7 +120,7 @@ class Direct(Part):
         if need > self.memory:
             raise ValueError(
                 f"A direct solve of {operator.height(like)} examples × outputs and {tree.size(like)} parameters takes "
-                f"{need / 2**30:.1f} GiB, and Direct(memory=) allows {self.memory / 2**30:.1f}: use solver=ng.CG(), "
+                f"{need / 2**20:,.1f} MiB, and Direct(memory=) allows {self.memory / 2**20:,.1f}: use solver=ng.CG(), "
                 "which forms no matrix."
             )
         return operator.matrix(like)
@@ -129,8 +131,13 @@ class Direct(Part):
         """Solve (F + shift·I) x = b."""
         if x0 is not None or preconditioner is not None:
             raise ValueError("Direct solves at once: it takes no warm start, x0= or preconditioner=.")
+        b, shift = jax.tree.map(jnp.asarray, (b, 0.0 if shift is None else shift))
+        return program(_solve, self, operator, None)(b, shift)
+
+    def run(self, operator: Formed, b: Tree, shift: Array) -> Solution:
+        """Solve (F + shift·I) x = b for a given operator."""
         wide = tree.dtype(b)
-        shift = jnp.asarray(0 if shift is None else shift).astype(wide)
+        shift = shift.astype(wide)
         b_norm = tree.norm(b)
         unit = tree.power_of_two(b_norm)
         scaled = tree.scale(1 / unit, b)
@@ -167,6 +174,10 @@ class Direct(Part):
             reason=verdict(ended, meets(r_norm, rtol * b_norm / unit), b_norm, finite),
             space=Space.smaller(operator.height(b), tree.size(b)),
         )
+
+
+def _solve(solver: Direct, operator: Formed, _: None, b: Tree, shift: Array) -> Solution:
+    return solver.run(operator, b, shift)
 
 
 def _inverse(values: Array, least: Array) -> Array:
