@@ -223,6 +223,12 @@ def test_damping_never_leaves_its_bounds_nor_the_numbers(steps):
     assert 0 <= record.calm <= 32
 
 
+def test_no_two_numbers_of_a_record_share_a_buffer():
+    """A state whose buffers are given away must not hold one of them twice."""
+    record = ng.LevenbergMarquardt().record(jnp.float64)
+    assert len({leaf.unsafe_buffer_pointer() for leaf in record}) == len(record)
+
+
 def test_bounds_may_be_a_list():
     rule = ng.LevenbergMarquardt(bounds=[0.5, 2.0])
     assert rule.bounds == (0.5, 2.0)
