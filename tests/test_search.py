@@ -354,3 +354,20 @@ def test_an_open_bracket_goes_twice_as_far_or_begins(middle, following):
     # Without a middle it begins, or takes the mean of the two ends.
     assert Bracket(end, unknown, unknown).next(7.0) == 7
     assert Bracket(end._replace(at=zero + 1), unknown, end._replace(at=zero + 4)).next(7.0) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("curvature", "shift", "limit"), [(4.0, 0.0, 10), (0.25, 0.0, 40), (0.125, 0.0625, 40)]
+)
+def test_a_line_search_goes_ten_times_as_far_as_the_model_or_its_first_length(curvature, shift, limit):
+    """The slope is 1, so the model's minimum lies at 1 / (dᵀFd + λ‖d‖²), with ‖d‖² = 2."""
+
+    class Known:
+        damps = False
+
+        def divergence(self, v):
+            return jnp.asarray(curvature)
+
+    here, proposal = local(0.0, metric=Known())
+    found = ng.LineSearch()(replace(here, shift=jnp.asarray(shift)), proposal, lambda z: -z[0])
+    assert limit / 2 < found.z[0] <= limit

@@ -107,6 +107,13 @@ def test_armijo_takes_the_first_length_that_falls_enough():
     np.testing.assert_allclose(found.z, [0.8**4])
 
 
+def test_armijo_goes_on_where_the_loss_is_what_it_was():
+    """Any fall is enough here, and φ(α) = −α + α² falls by nothing at 1."""
+    _, found = tried(ng.search.Armijo(decrease=0.0), lambda a: -a + a**2)
+    np.testing.assert_allclose(found.z, [0.5])
+    np.testing.assert_allclose(found.change, -0.25)
+
+
 @pytest.mark.parametrize("times", [10, 100])
 @pytest.mark.parametrize("shape", ["parabola", "quartic", "wall"])
 def test_armijo_shortens_a_row_that_overshoots_within_ten_probes(times, shape):
