@@ -113,6 +113,16 @@ def test_gaussian_scale_is_a_standard_deviation(scale):
     np.testing.assert_allclose(likelihood.sample(key, r), r + scale * normal, rtol=1e-12)
 
 
+def test_targets_of_another_shape_are_refused_with_both_shapes():
+    words = r"Gaussian targets have shape \(3,\); the model's outputs have \(3, 2\)\."
+    with pytest.raises(ValueError, match=words):
+        ng.Gaussian().check(jnp.zeros((3, 2)), jnp.zeros(3))
+    with pytest.raises(
+        ValueError, match=r"have shape \(3, 2\); the model's outputs have \[\(3, 2\), \(3, 2\)\]"
+    ):
+        ng.Gaussian().check((jnp.zeros((3, 2)),) * 2, jnp.zeros((3, 2)))
+
+
 def test_positions_are_the_axes_of_independent_targets():
     r = jnp.zeros((5, 4, 3))
     assert ng.Gaussian().positions(r) == 3
