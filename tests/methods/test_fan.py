@@ -537,3 +537,17 @@ def test_pick_gives_up_at_last(shorter):
     found = picked([1.0, 0.5, 0.5], [-1.0, -1.0, -3.0], shorter=shorter)
     assert not np.any(found.z)
     assert (found.change, found.predicted) == (0, 0)
+
+
+def test_a_penalty_counts_on_a_krylov_space_too():
+    """Every row is −(F + (l2 + λ)I)⁻¹g, as long as the space is whole."""
+    rng = np.random.default_rng(0)
+    x, t, params = (jnp.asarray(rng.normal(size=shape)) for shape in ((9, 3), (9, 1), (3, 1)))
+    opt = ng.gauss_newton(lambda p, x: x @ p, ng.Gaussian(), l2=0.1)
+    opt = replace(opt, direction=replace(opt.direction, largest=1, size=3, bend=None))
+    proposal = seen(opt, params, (x, t))[1]
+    F, g = np.asarray(x.T @ x) / 9, np.asarray(x.T @ (x @ params - t) / 9 + 0.1 * params)
+    rows = tree.ravel(proposal.rows.leaves, lead=1)
+    for damping, row in zip(proposal.dampings, rows, strict=True):
+        wanted = -np.linalg.solve(F + (0.1 + float(damping)) * np.eye(3), g)[:, 0]
+        np.testing.assert_allclose(row, wanted, rtol=1e-8)
