@@ -81,6 +81,24 @@ def test_a_change_of_categorical_outputs_reads_classes_rows_and_time_axes_alike(
     )
 
 
+def test_rows_without_weight_do_not_change():
+    r = normal(0, 2, 3)
+    rows = jnp.array([[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    found = ng.Categorical().change(r, r + 0.1 * normal(1, 2, 3), rows)
+    assert found[0] == 0
+    assert jnp.isfinite(found[1])
+
+
+def test_a_small_change_of_huge_counts_keeps_its_digits_up_to_the_tangent():
+    """From 1 below the limit on the exponential may become its tangent, and only there are digits lost."""
+    limit = 0.5 * np.log(np.finfo(np.float64).max)
+    for below in (1.01, 1.5, 4.0):
+        r, by = jnp.full((1, 1), limit - below), 1e-9
+        change = ng.Poisson().change(r, r + by, 0 * r)
+        moved = float((r + by - r)[0, 0])
+        np.testing.assert_allclose(change, np.exp(limit - below) * np.expm1(moved), rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_in_single_precision_a_small_change_keeps_its_digits(name):
     """δ ~ 1e-6: two losses in float32 differ by little but rounding."""

@@ -150,7 +150,7 @@ def test_after_rises_on_fresh_batches_lambda_falls_warily_and_then_ever_faster()
 def test_the_same_batch_again_and_again_gives_the_calm_back():
     broken, same = FRESH | {"rho": 0.0}, TAKEN | {"rho": 1.0}
     rule = ng.LevenbergMarquardt(1.0)
-    dampings, _, _ = answers(rule, broken, FRESH, broken, *(same,) * 5)
+    dampings, _, _ = answers(rule, broken, FRESH, broken, *(same,) * 4)
     falls = np.array(dampings[3:]) / np.array(dampings[2:-1])
     assert falls[0] > 0.8
     np.testing.assert_allclose(falls[-1], SURE_FALL)
@@ -221,6 +221,12 @@ def test_damping_never_leaves_its_bounds_nor_the_numbers(steps):
     assert np.isfinite(record.sure)
     assert 0 <= record.rises <= 3
     assert 0 <= record.calm <= 32
+
+
+def test_no_two_numbers_of_a_record_share_a_buffer():
+    """A state whose buffers are given away must not hold one of them twice."""
+    record = ng.LevenbergMarquardt().record(jnp.float64)
+    assert len({leaf.unsafe_buffer_pointer() for leaf in record}) == len(record)
 
 
 def test_bounds_may_be_a_list():

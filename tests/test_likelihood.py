@@ -108,6 +108,27 @@ def test_gaussian_scale_is_a_standard_deviation(scale):
     np.testing.assert_allclose(likelihood.kl(r, t), [13 / (2 * scale**2)])
     draws = likelihood.sample(jax.random.key(0), jnp.zeros((20_000, 1)))
     np.testing.assert_allclose(draws.std(), scale, rtol=0.02)
+    key = jax.random.key(1)
+    normal = jax.random.normal(key, r.shape, r.dtype)
+    np.testing.assert_allclose(likelihood.sample(key, r), r + scale * normal, rtol=1e-12)
+
+
+def test_targets_of_another_shape_are_refused_with_both_shapes():
+    words = r"Gaussian targets have shape \(3,\); the model's outputs have \(3, 2\)\."
+    with pytest.raises(ValueError, match=words):
+        ng.Gaussian().check(jnp.zeros((3, 2)), jnp.zeros(3))
+    with pytest.raises(
+        ValueError, match=r"have shape \(3, 2\); the model's outputs have \[\(3, 2\), \(3, 2\)\]"
+    ):
+        ng.Gaussian().check((jnp.zeros((3, 2)),) * 2, jnp.zeros((3, 2)))
+
+
+def test_positions_are_the_axes_of_independent_targets():
+    r = jnp.zeros((5, 4, 3))
+    assert ng.Gaussian().positions(r) == 3
+    assert ng.Categorical().positions(r) == 2
+    # Of several arrays each example is one target.
+    assert ng.Gaussian().positions((r, r)) == 1
 
 
 def test_categorical_classes_one_hot_rows_and_time_axes_agree():
@@ -186,5 +207,6 @@ def test_product_averages_each_factor_over_its_own_examples():
     np.testing.assert_allclose(product.kl(r, t)[0], ng.Gaussian().kl(r[0], t[0]))
     assert product.mean(r)[1].shape == (3, 1)
     assert product.sample(jax.random.key(0), r)[0].shape == (4, 2)
+    assert ng.Product(ng.Gaussian(), ng.Bernoulli()).weights == (1, 1)
     assert product.matching
     assert not ng.Product(ng.Likelihood.from_loss(lambda r, t: r[:, 0])).matching

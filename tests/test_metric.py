@@ -1,6 +1,7 @@
 """Every metric equals the dense matrix its definition writes down."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from natgrad import tree
 from natgrad.here import Here
 from natgrad.likelihood import random_signs
 from natgrad.metric import Metric
+from natgrad.operator import Operator
 from natgrad.part import is_built_in
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
@@ -647,3 +649,65 @@ def test_the_metric_on_a_few_rows_and_on_many(count, microbatch):
     many = tree.Stack(jax.vmap(unravel)(jnp.asarray(B, flat.dtype)))
     for rows in (few, many):
         np.testing.assert_allclose(F.gram(rows), B @ truth("mlp", "bernoulli") @ B.T, rtol=1e-9)
+
+
+def test_a_formed_matrix_takes_a_pass_per_parameter_or_per_output_whichever_are_fewer():
+    """An identity of the larger size would stand in the program."""
+    for outputs, size in ((5, 2), (2, 5)):
+        mixing = jnp.arange(1.0, outputs * size + 1).reshape(outputs, size)
+
+        def formed(params, x, mixing=mixing):
+            F = ng.metric_product(lambda p, x: x[:, None] * jnp.sin(mixing @ p), ng.Gaussian(), params, x)
+            return F.matrix(params)
+
+        params, x = jnp.linspace(0.1, 0.5, size), jnp.array([1.0, 2.0, 3.0])
+        assert "f64[5,5]" not in str(jax.make_jaxpr(formed)(params, x))
+        J = np.asarray(jnp.cos(mixing @ params)[:, None] * mixing)
+        wanted = np.concatenate([row * J for row in (1, 2, 3)]) / np.sqrt(3)
+        np.testing.assert_allclose(formed(params, x), wanted, rtol=1e-12)
+
+
+def test_one_term_draws_what_it_would_alone_and_two_draw_for_themselves():
+    case, key = MODELS["mlp"], jax.random.key(3)
+
+    def measure(own, score):
+        flat = ravel_pytree(score)[0]
+        return flat**2, flat
+
+    @jax.jit
+    def drawn():
+        (term,) = ng.metric_product(case.model, ng.Bernoulli(), case.params, case.inputs).terms
+        keys = (key, *jax.random.split(key))
+        alone = [term.scores(own, 3, measure, None) for own in keys]
+        diagonals = [ravel_pytree(term.diagonal(own, 3))[0] for own in keys]
+        one, two = Operator((term,)), Operator((term, term))
+        return alone, diagonals, [(F.scores(key, 3, measure), F.diagonal(key, 3)) for F in (one, two)]
+
+    alone, diagonals, ((one, diagonal), (two, both)) = drawn()
+    np.testing.assert_allclose(one[0], alone[0][0], rtol=1e-12)
+    np.testing.assert_allclose(one[1], alone[0][1], rtol=1e-12)
+    np.testing.assert_allclose(ravel_pytree(diagonal)[0], diagonals[0], rtol=1e-12)
+    np.testing.assert_allclose(two[0], alone[1][0] + alone[2][0], rtol=1e-12)
+    np.testing.assert_allclose(two[1], np.concatenate([alone[1][1], alone[2][1]]), rtol=1e-12)
+    np.testing.assert_allclose(ravel_pytree(both)[0], diagonals[1] + diagonals[2], rtol=1e-12)
+
+
+def test_two_terms_have_the_factors_of_both_one_below_the_other():
+    case = MODELS["mlp"]
+    (term,) = ng.metric_product(case.model, ng.Gaussian(), case.params, case.inputs).terms
+    one, two = Operator((term,)), Operator((term, term))
+    A = np.asarray(one.matrix(case.params))
+    np.testing.assert_array_equal(two.matrix(case.params), np.concatenate([A, A]))
+    assert (one.height(case.params), two.height(case.params)) == (len(A), 2 * len(A))
+    rows = one.factor(case.params)
+    below, above = two.factor(case.params)
+    np.testing.assert_array_equal(below, rows)
+    np.testing.assert_array_equal(above, rows)
+    for found, own in zip(
+        *(jax.tree.leaves(F.factor_transpose(e)) for F, e in ((two, (rows, rows)), (one, rows))), strict=True
+    ):
+        np.testing.assert_allclose(found, 2 * own, rtol=1e-12)
+    # A residual belongs to one term alone.
+    known = SimpleNamespace(residual=lambda: rows)
+    assert Operator((known,)).residual() is rows
+    assert Operator((known, known)).residual() is None

@@ -47,6 +47,14 @@ def test_orthonormal_is_the_q_of_qr():
     np.testing.assert_allclose(orthonormal(jnp.asarray(columns)), q * np.sign(np.diag(r)), atol=1e-12)
 
 
+def test_orthonormal_is_twice_normalized_also_where_a_square_is_too_small():
+    """The first time makes a row long enough to have a square."""
+    short = 0.5 * np.sqrt(np.finfo(np.float64).tiny)
+    found = orthonormal(jnp.asarray(short * rotation(5)[:, :3]))
+    np.testing.assert_allclose(found, rotation(5)[:, :3], atol=1e-12)
+    np.testing.assert_array_equal(orthonormal(jnp.zeros((5, 2))), 0)
+
+
 @pytest.mark.parametrize("condition", [1e1, 1e3, 1e5])
 def test_orthonormal_in_float32_of_columns_that_are_nearly_parallel(condition):
     spectrum = np.geomspace(1, 1 / condition, 40)
@@ -70,6 +78,21 @@ def test_iterated_stays_orthonormal_in_float32(name, rank):
         np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=2e-6 * SPECTRA[name].max())
     if name == "zeros":
         np.testing.assert_array_equal(values, 0)
+        np.testing.assert_allclose(basis, spread(size, rank, np.float32), atol=1e-5)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+@pytest.mark.parametrize("size", [1.0, 1e-30, 1e30])
+def test_iterated_is_so_many_turns_of_product_and_qr(turns, size):
+    vectors, spectrum = rotation(9), size * 0.8 ** np.arange(9)
+    matrix, basis = (vectors * spectrum) @ vectors.T, spread(9, 4, np.float64)
+    found, values = iterated(jnp.asarray(matrix), jnp.asarray(basis), turns)
+    basis = basis[:, np.argsort(-np.sum(basis * (matrix @ basis), axis=0))]
+    for _ in range(turns):
+        q, r = np.linalg.qr(matrix @ basis)
+        basis = q * np.sign(np.diag(r))
+    np.testing.assert_allclose(found, basis, atol=1e-12)
+    np.testing.assert_allclose(values, np.sum(basis * (matrix @ basis), axis=0), rtol=1e-12)
 
 
 def test_iterated_finds_the_foremost_eigenvectors():
@@ -105,10 +128,12 @@ def test_spread_is_orthonormal_and_has_no_zeros(length, count):
     columns = spread(length, count, np.float64)
     assert apart(columns) < 1e-12
     assert np.abs(columns).max(axis=1).min() > 0.01
+    if length > 7:
+        assert set(np.sign(columns[:, 0])) == {-1, 1}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("kind", ["any", "near a multiple of I", "parallel", "diagonal", "zeros"])
+@pytest.mark.parametrize("kind", ["any", "near a multiple of I", "parallel", "diagonal", "half", "zeros"])
 def test_eigenvectors_of_small_matrices(size, kind):
     root = RNG.normal(size=(size, size))
     matrix = {
@@ -116,12 +141,15 @@ def test_eigenvectors_of_small_matrices(size, kind):
         "near a multiple of I": np.eye(size) + 1e-9 * (root + root.T),
         "parallel": np.ones((size, size)) - 1e-7 * (1 - np.eye(size)),
         "diagonal": np.diag(np.arange(size, 0.0, -1)),
+        "half": np.eye(size) / 2 + 0.5,
         "zeros": np.zeros((size, size)),
     }[kind]
     values, vectors = map(np.asarray, eigenvectors(jnp.asarray(matrix)))
     np.testing.assert_allclose(np.sort(values), np.linalg.eigvalsh(matrix), atol=1e-14)
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(size), atol=1e-14)
     np.testing.assert_allclose(vectors @ np.diag(values) @ vectors.T, matrix, atol=1e-14)
+    if kind in ("diagonal", "zeros") and size <= orthogonal.SMALL:
+        np.testing.assert_array_equal(vectors, np.eye(size))
 
 
 def test_eigenvectors_of_small_matrices_need_no_lapack():
@@ -129,6 +157,11 @@ def test_eigenvectors_of_small_matrices_need_no_lapack():
         lowered = jax.jit(eigenvectors).lower(jnp.eye(size))
         assert "lapack" not in lowered.as_text().lower()
     assert "lapack" in jax.jit(eigenvectors).lower(jnp.eye(4)).as_text().lower()
+
+
+def test_two_rows_take_one_rotation_and_three_take_a_few_sweeps():
+    rotations = [str(jax.make_jaxpr(eigenvectors)(jnp.eye(size))).count("rsqrt") for size in (1, 2, 3)]
+    assert rotations == [0, 1, 3 * orthogonal.SWEEPS]
 
 
 def test_a_nan_is_not_hidden():

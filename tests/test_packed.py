@@ -12,6 +12,7 @@ from natgrad import packed as packing
 from natgrad.packed import Layout, on_leaves, on_one_device, packed, unpacked
 
 TREE = {
+    "first": jnp.full((1, 1), 5.0),
     "w": jnp.arange(6.0).reshape(2, 3),
     "half": jnp.ones(4, jnp.bfloat16),
     "large": jnp.zeros(packing.SMALL + 1),
@@ -34,8 +35,8 @@ def test_a_packed_tree_unpacks_to_itself():
     # The large array as it is, and one vector per dtype.
     assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(found)] == [
         ((packing.SMALL + 1,), jnp.float64),
+        ((8,), jnp.float64),
         ((6,), jnp.bfloat16),
-        ((7,), jnp.float64),
     ]
     equal(unpacked(jax.tree.map(lambda leaf: 2 * leaf, found)), jax.tree.map(lambda leaf: 2 * leaf, TREE))
     equal(unpacked(TREE), TREE)
@@ -63,12 +64,13 @@ def test_further_axes_in_front_are_kept():
     layout = Layout.of(TREE)
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 3 * leaf]), TREE)
     found = layout.pack(stacked)
-    assert [leaf.shape for leaf in jax.tree.leaves(found)] == [(2, packing.SMALL + 1), (2, 6), (2, 7)]
+    assert [leaf.shape for leaf in jax.tree.leaves(found)] == [(2, packing.SMALL + 1), (2, 8), (2, 6)]
     equal(unpacked(found), stacked)
 
 
 def test_what_cannot_be_packed_stays_as_it_is():
     assert packed(TREE["w"]) is TREE["w"]
+    assert [leaf.shape for leaf in jax.tree.leaves(packed([TREE["w"], TREE["number"]]))] == [(7,)]
     assert on_one_device(TREE["w"])
     assert jax.jit(lambda x: jnp.array(on_one_device(x)))(TREE["w"]) == (jax.device_count() == 1)
 

@@ -1,5 +1,7 @@
 """How far along the rows: each search on functions whose answer is known."""
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -280,3 +282,92 @@ def test_without_a_parabola_the_longer_half_is_halved(middle, halved):
     """Three equal values have no lowest point: the search looks in the middle of the wider gap between 1 and 4."""
     points = [Point(jnp.asarray(at), jnp.asarray(1.0), jnp.array(True)) for at in (1.0, middle, 4.0)]
     assert Bracket(*points).next(1.0) == halved
+
+
+def test_the_quadratic_model_leaves_out_what_does_not_curve_up():
+    """Q has the eigenvalues 3, −1 and 0: a minimum along (1, 1, 0) alone."""
+
+    class Indefinite:
+        damps = False
+
+        def gram(self, rows):
+            return jnp.array([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+
+    here, proposal = several([-1.0, 0.0, 0.0])
+    found = ng.QuadraticModel()(replace(here, metric=Indefinite()), proposal, None)
+    np.testing.assert_allclose(found.z, [1 / 6, 1 / 6, 0], rtol=1e-9, atol=1e-12)
+
+
+def places(search, probe, slopes):
+    """Return where a search probed."""
+    seen = []
+
+    def recorded(z):
+        seen.append(np.asarray(z).tolist())
+        return probe(z)
+
+    with jax.disable_jit():
+        search(*several(jnp.asarray(slopes), 0.0), recorded)
+    return seen
+
+
+def test_searches_of_two_rows_begin_with_the_whole_first_row():
+    def probe(z):
+        return jnp.sum((z - jnp.array([0.7, -0.2])) ** 2) - 0.53
+
+    for search in (ng.PlaneSearch(), ng.Cobyla()):
+        assert places(search, probe, [-1.4, 0.4])[0] == [1, 0]
+
+
+def test_a_plane_search_is_four_line_searches():
+    assert len(places(ng.PlaneSearch(maxprobes=2), lambda z: jnp.sum(z**2) - z[0], [-1.0, 0.0])) == 8
+
+
+def test_the_plane_search_takes_the_second_row_where_the_first_leads_nowhere():
+    def probe(z):
+        return jnp.where(z[0] == 0, z[1] * (z[1] - 1), jnp.nan)
+
+    found = ng.PlaneSearch()(*several([-1.0, -1.0], 0.0), probe)
+    np.testing.assert_allclose(found.z, [0, 0.5], atol=1e-6)
+
+
+def closed(*values):
+    return Bracket(*(Point(*(jnp.asarray(part) for part in value), jnp.array(True)) for value in values))
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0, -7.0])
+def test_a_bracket_goes_to_the_bottom_of_its_parabola(shift):
+    points = [(at + shift, 3 * (at - 1.3) ** 2 + 0.5) for at in (0.5, 1.5, 4.0)]
+    np.testing.assert_allclose(closed(*points).next(1.0), 1.3 + shift, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("middle", "following"), [(0.5, (1.0, -7.0)), (-0.5, (7.0, -1.0)), (0.0, (7.0, -7.0)), (3.0, (6.0, -7.0))]
+)
+def test_an_open_bracket_goes_twice_as_far_or_begins(middle, following):
+    """Forward where the high end is not known, else backward."""
+    zero = jnp.asarray(0.0)
+    own, end = Point(jnp.asarray(middle), zero - 1, jnp.array(True)), Point(zero, zero, jnp.array(True))
+    unknown = Point.unknown(zero)
+    assert Bracket(end, own, unknown).next(7.0) == following[0]
+    assert Bracket(unknown, own, end).next(7.0) == following[1]
+    # Without a middle it begins, or takes the mean of the two ends.
+    assert Bracket(end, unknown, unknown).next(7.0) == 7
+    assert Bracket(end._replace(at=zero + 1), unknown, end._replace(at=zero + 4)).next(7.0) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("curvature", "shift", "limit"), [(4.0, 0.0, 10), (0.25, 0.0, 40), (0.125, 0.0625, 40)]
+)
+def test_a_line_search_goes_ten_times_as_far_as_the_model_or_its_first_length(curvature, shift, limit):
+    """The slope is 1, so the model's minimum lies at 1 / (dᵀFd + λ‖d‖²), with ‖d‖² = 2."""
+
+    class Known:
+        damps = False
+
+        def divergence(self, v):
+            return jnp.asarray(curvature)
+
+    here, proposal = local(0.0, metric=Known())
+    found = ng.LineSearch()(replace(here, shift=jnp.asarray(shift)), proposal, lambda z: -z[0])
+    assert limit / 2 < found.z[0] <= limit

@@ -1,6 +1,7 @@
 """Natural conjugate gradient is conjugate gradient, preconditioned by the metric."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import pytest
 
 import natgrad as ng
 from methods.quadratic import EXACT, NO_DAMPING, iterates, model, preconditioned_cg, quadratic
+from natgrad.directions.conjugate import Conjugate, ConjugateMemory
+from natgrad.here import Here
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -117,3 +120,34 @@ def test_preconditioned_rows_point_downhill():
 def test_ncg_f_asks_for_a_metric_only_if_the_inner_direction_does():
     assert ng.directions.Conjugate(ng.Natural()).needs_metric
     assert not ng.directions.Conjugate(ng.directions.Gradient()).needs_metric
+
+
+@pytest.mark.parametrize(
+    ("gradient", "decrement", "beta"),
+    [((1.0, 2.0), 2.0, 2.5), ((1.0, 2.0), 1.0, 5.0), ((-1.0, -2.0), 1.0, 0.0), ((1.0, 2.0), 0.0, 0.0)],
+)
+def test_beta_is_polak_ribieres(gradient, decrement, beta):
+    """gᵀ(n − n₋) / g₋ᵀn₋, not below 0, and 0 where there is no last step."""
+    memory = ConjugateMemory((), jnp.array([2.0, -1.0]), jnp.asarray(decrement), jnp.zeros(2))
+    natural = jnp.array([3.0, 1.0])
+    assert ng.PolakRibiere()(jnp.array(gradient), natural, memory) == beta
+
+
+@pytest.mark.parametrize(("along", "continued"), [(-1.0, True), (0.0, False), (0.5, False), (7.0, False)])
+def test_a_conjugate_direction_must_lead_down(along, continued):
+    """d = −n + β d₋, if gᵀd is below 0; else −n."""
+    natural, gradient = jnp.array([1.0, 0.0]), jnp.array([2.0, 1.0])
+    last = jnp.array([1.0, along])
+    memory = ConjugateMemory((), natural, jnp.asarray(1.0), last)
+    own = SimpleNamespace(
+        inner=SimpleNamespace(natural=lambda here, inner: (natural, (), None)),
+        beta=lambda *_: jnp.asarray(1.0),
+    )
+    proposal = Conjugate.propose(own, Here(None, None, None, None, gradient=gradient), memory)
+    np.testing.assert_allclose(proposal.rows[0], last - natural if continued else -natural)
+
+
+def test_the_last_step_is_one_more_row():
+    opt = ncg(search=ng.PlaneSearch())
+    assert opt.direction.width == 2
+    assert opt.direction.inner.width == 1

@@ -12,8 +12,10 @@ from models import MODELS, WEIGHTS, layers, mlp
 
 import natgrad as ng
 from natgrad import tree
-from natgrad.directions import Fan, Spring, fan
+from natgrad.directions import Fan, Proposal, Spring, fan
+from natgrad.here import Here
 from natgrad.optimizer import look
+from natgrad.problem import Start
 from natgrad.search import Pick
 from natgrad.solve import Space
 from natgrad.state import Batches, Data
@@ -293,6 +295,9 @@ def test_a_dead_model_stays_where_it_is():
         assert not info.accepted
         assert ng.Outcome(int(info.outcome)) in (ng.Outcome.UNMEASURABLE, ng.Outcome.NO_DECREASE)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    # Without a largest eigenvalue λ is in units of 1.
+    proposal = seen(recipe, jnp.ones(3), (jnp.ones(5), jnp.zeros(5)))[1]
+    np.testing.assert_allclose(proposal.dampings[-1], 10)
 
 
 def test_parameters_that_do_nothing_stay():
@@ -484,3 +489,65 @@ def test_rows_go_one_by_one_on_a_cpu_and_together_elsewhere(monkeypatch):
     assert tree.at_once(3, 5) == 3
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert tree.at_once(33) == 8
+
+
+def picked(changes, promises, ratio=0.01, shorter=0.0):
+    """Return what `Pick` finds among rows whose changes are known; a part of the last one changes by `shorter`."""
+    count = len(changes)
+
+    def probe(z):
+        whole = jnp.asarray(changes)[jnp.argmax(z)]
+        return jnp.where(jnp.max(z) == 1, whole, shorter / jnp.max(z))
+
+    proposal = Proposal(
+        None, -jnp.ones(count), dampings=jnp.arange(1.0, count + 1), promises=jnp.asarray(promises)
+    )
+    here = Here(None, None, None, None, search=Start(None, jnp.asarray(1e-3)))
+    return Pick(ratio)(here, proposal, probe)
+
+
+@pytest.mark.parametrize(
+    ("changes", "promises", "row"),
+    [
+        ([1.0, -0.5, -0.6], [-1.0, -1.0, -1.0], 1),
+        ([-0.009, -0.5, -0.6], [-1.0, -1.0, -1.0], 1),
+        ([-0.011, -0.5, -0.6], [-1.0, -1.0, -1.0], 0),
+        # A row that promises nothing keeps no promise.
+        ([-0.5, -0.4, -0.6], [0.5, -1.0, -1.0], 1),
+        # Where none keeps enough, the lowest is taken.
+        ([-0.002, -0.003, 0.1], [-1.0, -1.0, -1.0], 1),
+        ([np.nan, -0.0005, -0.003], [-1.0, -0.001, -1.0], 2),
+    ],
+)
+def test_pick_takes_the_first_row_that_keeps_a_hundredth_of_its_promise(changes, promises, row):
+    found = picked(changes, promises)
+    np.testing.assert_array_equal(found.z, np.eye(3)[row])
+    assert (found.change, found.damping, found.predicted) == (changes[row], row + 1, promises[row])
+
+
+def test_pick_shortens_the_last_row_where_none_is_lower():
+    """To a tenth, and a tenth of that, until the loss falls by more than it can resolve."""
+    found = picked([1.0, 0.5, -0.0005], [-1.0, -1.0, -3.0], shorter=-0.00002)
+    np.testing.assert_allclose(found.z, [0, 0, 0.01])
+    np.testing.assert_allclose((found.change, found.damping, found.predicted), (-0.002, 3, -0.03))
+
+
+@pytest.mark.parametrize("shorter", [0.0, 1.0])
+def test_pick_gives_up_at_last(shorter):
+    found = picked([1.0, 0.5, 0.5], [-1.0, -1.0, -3.0], shorter=shorter)
+    assert not np.any(found.z)
+    assert (found.change, found.predicted) == (0, 0)
+
+
+def test_a_penalty_counts_on_a_krylov_space_too():
+    """Every row is −(F + (l2 + λ)I)⁻¹g, as long as the space is whole."""
+    rng = np.random.default_rng(0)
+    x, t, params = (jnp.asarray(rng.normal(size=shape)) for shape in ((9, 3), (9, 1), (3, 1)))
+    opt = ng.gauss_newton(lambda p, x: x @ p, ng.Gaussian(), l2=0.1)
+    opt = replace(opt, direction=replace(opt.direction, largest=1, size=3, bend=None))
+    proposal = seen(opt, params, (x, t))[1]
+    F, g = np.asarray(x.T @ x) / 9, np.asarray(x.T @ (x @ params - t) / 9 + 0.1 * params)
+    rows = tree.ravel(proposal.rows.leaves, lead=1)
+    for damping, row in zip(proposal.dampings, rows, strict=True):
+        wanted = -np.linalg.solve(F + (0.1 + float(damping)) * np.eye(3), g)[:, 0]
+        np.testing.assert_allclose(row, wanted, rtol=1e-8)

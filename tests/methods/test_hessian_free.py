@@ -1,5 +1,7 @@
 """Hessian-Free's habits: which iterate it goes back to, when it shortens, what it starts from."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,11 @@ import pytest
 import natgrad as ng
 from methods.quadratic import model, quadratic
 from natgrad.directions import Proposal
+from natgrad.directions.natural import TruncatedNewton
 from natgrad.here import Here
 from natgrad.problem import Start
+from natgrad.solve.result import Solution
+from natgrad.solve.truncated import Snapshots
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -100,6 +105,13 @@ def test_armijo_takes_the_first_length_that_falls_enough():
     lengths, found = tried(ng.search.Armijo(decrease=0.75), lambda a: -a + a**2 / 2)
     np.testing.assert_allclose(lengths, [1, 0.8, 0.8**2, 0.8**3, 0.8**4])
     np.testing.assert_allclose(found.z, [0.8**4])
+
+
+def test_armijo_goes_on_where_the_loss_is_what_it_was():
+    """Any fall is enough here, and φ(α) = −α + α² falls by nothing at 1."""
+    _, found = tried(ng.search.Armijo(decrease=0.0), lambda a: -a + a**2)
+    np.testing.assert_allclose(found.z, [0.5])
+    np.testing.assert_allclose(found.change, -0.25)
 
 
 @pytest.mark.parametrize("times", [10, 100])
@@ -222,3 +234,41 @@ def test_kiros_schedules():
 def test_a_solver_without_snapshots_is_refused():
     with pytest.raises(ValueError, match="TruncatedCG"):
         ng.hessian_free(model, ng.Gaussian(), solver=ng.CG(10))
+
+
+def test_rows_are_the_stored_iterates_newest_first_and_zero_where_none_was_stored():
+    iterates = {"w": jnp.arange(1.0, 9.0).reshape(4, 2), "b": jnp.arange(1.0, 5.0)}
+    gradient = {"w": jnp.array([1.0, 0.5]), "b": jnp.array(2.0)}
+    for stored in (1, 3, 4):
+        snapshots = Snapshots(iterates, jnp.arange(4), jnp.array(stored, jnp.int32))
+        solution = Solution(None, jnp.array(9), jnp.array(0.1), jnp.array(0.1), jnp.array(2), snapshots)
+        inner = SimpleNamespace(solve=lambda here, memory, found=solution: (found, memory))
+        here = Here(None, None, None, None, gradient=gradient)
+        proposal = TruncatedNewton.propose(SimpleNamespace(inner=inner), here, ())
+        for name, leaf in iterates.items():
+            wanted = np.zeros_like(leaf)
+            wanted[:stored] = -np.asarray(leaf)[:stored][::-1]
+            np.testing.assert_array_equal(proposal.rows.leaves[name], wanted)
+
+
+@pytest.mark.parametrize("maxiter", [3, 5, 12, 250])
+def test_there_is_a_row_for_every_iterate_that_may_be_stored(maxiter):
+    direction = TruncatedNewton(ng.Natural(ng.TruncatedCG(maxiter)))
+    opt = ng.hessian_free(model, ng.Gaussian(), solver=ng.TruncatedCG(maxiter))
+    info = jax.eval_shape(opt.step, PROBLEM.start, opt.init(PROBLEM.start), PROBLEM.batch)[2]
+    assert info.step_size.shape == (direction.width,)
+
+
+def test_backtracking_goes_on_to_the_last_row_and_no_further():
+    """Every row is worse than θ, the last the least: it is shortened. Beyond it there is no row."""
+
+    def probe(z):
+        return jnp.where(z[2] == 0.25, -0.85, z @ jnp.array([3.0, 2.0, 1.0]))
+
+    found = ng.search.Backtrack()(*local(-np.ones(3)), probe)
+    np.testing.assert_array_equal(found.z, [0, 0, 0.25])
+
+
+def test_a_row_whose_slope_is_one_is_a_row():
+    found = ng.search.Backtrack()(*local([-1.0, 1.0]), lambda z: -z[0] - 5 * z[1])
+    np.testing.assert_array_equal(found.z, [0, 1])

@@ -107,3 +107,16 @@ def test_floors_keep_a_singular_metric_harmless():
     assert np.all(np.isfinite(params))
     best = np.linalg.lstsq(np.asarray(dead[0])[:, 1:], np.asarray(t), rcond=None)[0]
     np.testing.assert_allclose(params[1:], best, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_the_root_is_that_of_a_floored_matrix(size):
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    values = size * np.array([2.0, 0.5, 1e-9])
+    root = Krylov(floor=1e-2)._root(jnp.asarray((turn * values) @ turn.T))
+    wanted = (turn * np.maximum(values, 2e-2 * size)) @ turn.T
+    np.testing.assert_allclose(root @ root.T, wanted, rtol=1e-9, atol=1e-12 * size)
+
+
+def test_a_metric_that_is_zero_leaves_the_basis_as_it_is():
+    np.testing.assert_array_equal(Krylov()._root(jnp.zeros((3, 3))), np.eye(3))

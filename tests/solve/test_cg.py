@@ -43,6 +43,12 @@ def test_window_grows_by_a_tenth_rounded_up():
     assert stagnates(values.at[90].set(-1.0).at[91].set(-0.9), jnp.asarray(101), 5e-4)
 
 
+def test_a_quadratic_above_its_start_does_not_stagnate():
+    """A warm start may begin higher than 0, and has its way down before it."""
+    assert not stagnates(jnp.full(30, 0.5), jnp.asarray(20), 5e-4)
+    assert stagnates(jnp.full(30, -0.5), jnp.asarray(20), 5e-4)
+
+
 def textbook(x, steps):
     """Hestenes and Stiefel's iterates x_0 … x_steps, in NumPy."""
     r = B - D * x

@@ -266,3 +266,27 @@ def test_a_step_is_that_of_cg_at_convergence(options):
         assert info.accepted
         steps.append(ravel_pytree(jax.tree.map(jnp.subtract, params, CASE.params))[0])
     close(*steps)
+
+
+def test_a_shift_below_rounding_is_a_shift():
+    """diag(1, 0) + λ: no value of F + λ is taken for 0, however small."""
+    A = Plain(jnp.diag(jnp.array([1.0, 0.0])))
+    found = ng.Direct()(A, jnp.ones(2), 1e-20)
+    np.testing.assert_allclose(found.x, [1, 1e20])
+    alone = ng.Direct()(A, jnp.ones(2), None)
+    np.testing.assert_allclose(alone.x, [1, 0])
+
+
+def test_a_matrix_of_rank_one_has_a_least_squares_solution():
+    A = np.outer([3.0, 1.0, 2.0], [0.6, 0.8])
+    found = ng.Direct()(Plain(jnp.asarray(A)), jnp.array([1.0, 1.0]))
+    np.testing.assert_allclose(found.x, np.linalg.pinv(A.T @ A, rcond=1e-10) @ [1.0, 1.0], rtol=1e-10)
+    assert Reason(int(found.reason)) == Reason.LEAST_SQUARES
+
+
+def test_memory_is_that_of_the_matrix_and_its_smaller_side_squared():
+    A = Plain(jnp.zeros((3, 5)))
+    assert ng.Direct().bytes_for(A, jnp.zeros(5)) == 4 * (3 * 5 + 9) * 8
+    assert ng.Direct().bytes_for(A, jnp.zeros(5), more=5) == 4 * (8 * 5 + 25) * 8
+    like = jnp.zeros(5, jnp.float32)
+    assert ng.Direct().bytes_for(A, like) == 4 * (3 * 5 + 9) * 4

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from natgrad.solve import CG, MINRES, MinresQLP, Reason
+from natgrad.solve import CG, MINRES, MinresQLP, Reason, Space
+from natgrad.solve.problem import meets, verdict
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -227,3 +228,56 @@ def test_a_multiple_of_the_identity_as_preconditioner_changes_nothing(kind, scal
     scaled = jax.jit(lambda: kind(240, 1e-8)(lambda v: A @ v, b, preconditioner=lambda r: scale * r))()
     assert Reason.name_of(plain.reason) == Reason.name_of(scaled.reason) == "least squares"
     np.testing.assert_allclose(b - A @ scaled.x, b - A @ plain.x, atol=1e-6)
+
+
+@by_solver
+def test_a_right_hand_side_of_length_one_is_like_any_other(solver):
+    A, _ = system()
+    b = jnp.eye(N)[0]
+    solution = jax.jit(lambda: solver(lambda v: A @ v, b))()
+    assert Reason.name_of(solution.reason) == "solved"
+    np.testing.assert_allclose(solution.x, np.linalg.inv(A)[0], rtol=1e-6)
+    assert 0 < solution.residual < 1e-10
+
+
+@by_solver
+def test_a_first_product_that_is_not_finite_leaves_the_start(solver):
+    solution = jax.jit(lambda b: solver(lambda v: jnp.nan * v, b))(jnp.arange(1.0, 4.0))
+    assert Reason.name_of(solution.reason) == "nonfinite"
+    assert not np.any(solution.x)
+
+
+def test_only_a_residual_that_is_small_enough_meets_a_target():
+    found = [bool(meets(jnp.asarray(r), jnp.asarray(t))) for r, t in ((1e-3, 1e-3), (2e-3, 1e-3), (0, 1e-3))]
+    assert found == [True, False, True]
+    # A target of 0 asks for exactly nothing.
+    assert [bool(meets(jnp.asarray(r), jnp.asarray(0.0))) for r in (0.0, 1.0, 1e-9)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("reason", "met", "length", "finite", "named"),
+    [
+        (Reason.SOLVED, True, 1.0, True, "solved"),
+        (Reason.SOLVED, False, 1.0, True, "stalled"),
+        (Reason.MAXITER, True, 1.0, True, "solved"),
+        (Reason.MAXITER, False, 0.3, True, "maxiter"),
+        (Reason.MAXITER, False, 0.0, True, "zero rhs"),
+        (Reason.SOLVED, True, 0.0, False, "nonfinite"),
+    ],
+)
+def test_the_residual_overrules_the_loop(reason, met, length, finite, named):
+    found = verdict(jnp.asarray(int(reason)), jnp.array(met), jnp.asarray(length), jnp.array(finite))
+    assert Reason.name_of(found) == named
+
+
+def test_the_smaller_side_is_the_space_of_a_solve():
+    sides = [Space(int(Space.smaller(height, width))) for height, width in ((5, 3), (3, 3), (2, 3))]
+    assert sides == [Space.PARAMETERS, Space.PARAMETERS, Space.RESIDUALS]
+
+
+@pytest.mark.parametrize("kind", [MINRES, MinresQLP])
+def test_attempts_together_take_no_more_iterations_than_one_may(kind):
+    """float32 and a tolerance below its rounding: claims are denied, and what is left of maxiter is all there is."""
+    A, b = (x.astype(np.float32) for x in system(3))
+    for maxiter in (13, 16, 19, 25):
+        assert jax.jit(lambda n=maxiter: kind(n, 1e-7)(lambda v: A @ v, b))().iterations <= maxiter

@@ -10,7 +10,7 @@ import pytest
 from jax import Array
 
 from natgrad.solve import MinresQLP, Reason
-from natgrad.solve.minres_qlp import krylov, rules_for, solution_of
+from natgrad.solve.minres_qlp import Memory, Vectors, _move, _remember, _stay, krylov, rules_for, solution_of
 from natgrad.solve.problem import AIM
 from natgrad.solve.reflections import reflect
 
@@ -203,3 +203,47 @@ def test_singular_diagonal_21():
     np.testing.assert_allclose(solution.x, expected, atol=1e-12)
     assert solution.iterations - 1 == 20
     assert solution.reason == Reason.LEAST_SQUARES
+
+
+def test_the_bound_on_the_length_is_1e5_in_double_and_1e3_in_single_precision():
+    """In units of ‖b‖ / ‖A‖, unless a length is given: then in units of the right-hand side."""
+    for dtype, bound in ((jnp.float64, 1e5), (jnp.float32, 1e3)):
+        unit = jnp.asarray(4.0, dtype)
+        assert rules_for(MinresQLP(), unit, unit, 5).max_length == bound
+        assert rules_for(MinresQLP(maxxnorm=10.0), unit, unit, 5).max_length == 2.5
+
+
+def test_three_vectors_move_by_a_matrix():
+    rng = np.random.default_rng(0)
+    moves, old = rng.normal(size=(3, 3)), rng.normal(size=(3, 4))
+    older, newer, total, v = (*old, rng.normal(size=4))
+    moved = jax.jit(_move)(jnp.asarray(moves), jnp.asarray(v), Vectors(*map(jnp.asarray, old)))
+    kept = np.stack([older, newer, v])
+    wanted = moves @ kept + [0 * v, 0 * v, total]
+    np.testing.assert_allclose(np.stack(moved), wanted, rtol=1e-12)
+    stayed = jax.jit(lambda v, old: _move(_stay(v.dtype), v, old))(jnp.asarray(v), Vectors(*old))
+    np.testing.assert_array_equal(np.stack(stayed), old)
+
+
+def test_the_latest_vectors_are_remembered():
+    rows = np.arange(18.0).reshape(6, 3)
+    memory = Memory(jnp.zeros((4, 3)), jnp.zeros((4, 3)), jnp.array(0, jnp.int32))
+    for row in rows:
+        memory = _remember(memory, jnp.asarray(row), -jnp.asarray(row))
+    np.testing.assert_array_equal(np.sort(memory.v, axis=0), rows[2:])
+    np.testing.assert_array_equal(memory.q, -memory.v)
+
+
+@pytest.mark.parametrize("A", [np.diag([3.0, 1.0]), np.array([[0.0, 2.0], [2.0, 0.0]]), np.diag([-5.0, 4.0])])
+@pytest.mark.parametrize("b", [(1.0, 0.0), (1.0, 0.5)])
+def test_the_norm_is_estimated_from_below_and_no_less_than_a_product_shows(A, b):
+    b = jnp.asarray(b)
+    unit, norm = jnp.linalg.norm(b), 0.0
+    for budget in (1, 2):
+        found = krylov(
+            rules_for(MinresQLP(2, 1e-13), unit, jnp.asarray(1e-13), budget), lambda v: A @ v, None, b
+        )
+        assert norm <= found.scalars.norm <= np.linalg.norm(A, 2) * (1 + 1e-12)
+        norm = found.scalars.norm
+        if budget == 1:
+            np.testing.assert_allclose(norm, np.linalg.norm(A @ b) / unit, rtol=1e-12)

@@ -5,8 +5,12 @@ Left out, by kind, are places where another value is no error or none that a pro
 - texts, annotations, decorators, and what only decides whether to raise;
 - defaults of fields and arguments, and constants of a class or module: another value is another choice;
 - what is computed with the machine's precision (eps, tiny, a tolerance): another factor is another tolerance;
-- what is asked for its shape and type alone, as in `zeros_like(x[0])`;
-- what guards a divisor that is not used, as in `x / where(fine, y, 1)`, and the seed of a random key.
+- what is asked for its shape and type alone, as in `zeros_like(x[0])`, or `x = y[:1]` if `eval_shape(f, x)` is all
+  that becomes of x;
+- what guards a divisor that is not used, as in `x / where(fine, y, 1)`, and the seed of a random key;
+- what stands in for a value that is not used, as the 0 in `where(fine, f(where(fine, x, 0)), y)`, and in
+  `where(finite, x, 0)`, where all that follows from numbers that are not finite is replaced by NaN;
+- the sign before a `poison`, which is 0 or NaN.
 """
 
 import ast
@@ -21,6 +25,7 @@ SWAPS = {
 }  # fmt: skip
 AXES = {"axis", "axes", "in_axes", "out_axes"}
 TOLERANCE = re.compile(r"eps|tiny|finfo|tol|margin")
+POISON = "poison"
 
 
 class Place(NamedTuple):
@@ -78,6 +83,9 @@ def _places(node: ast.AST, index: bool = False) -> Iterator[Place]:
     elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("_like"):
         for below in node.args[1:]:
             yield from _places(below)
+    elif _calls(node, "where"):
+        unused = _unused(node)
+        yield from (place for place in _below(node, index) if place.node not in unused)
     elif isinstance(node, ast.Subscript):
         yield from _places(node.value)
         yield from _places(node.slice, True)
@@ -88,8 +96,9 @@ def _places(node: ast.AST, index: bool = False) -> Iterator[Place]:
             yield from _places(below)
     elif isinstance(node, ast.FunctionDef):
         if node.name != "__post_init__":
+            unused = _of_shapes(node)
             for below in node.body:
-                yield from _places(below)
+                yield from (place for place in _places(below) if place.node not in unused)
     elif isinstance(node, ast.Lambda):
         yield from _places(node.body)
     elif isinstance(node, ast.ClassDef | ast.Module):
@@ -114,9 +123,40 @@ def _calls(node: ast.AST, name: str) -> bool:
 
 
 def _guard(node: ast.BinOp | ast.Compare) -> list[ast.AST]:
-    """Return all that stands in a `where` that is divided by."""
-    divides = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _calls(node.right, "where")
-    return list(ast.walk(node.right)) if divides else []
+    """Return all that stands in a `where` that is divided by; of one with new axes, what takes a divisor's place."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
+        return []
+    if isinstance(node.right, ast.Subscript) and _calls(node.right.value, "where"):
+        return list(ast.walk(node.right.value.args[2]))
+    return list(ast.walk(node.right)) if _calls(node.right, "where") else []
+
+
+def _unused(choice: ast.Call) -> list[ast.AST]:
+    """Return the constants in a `where` that stand in for values that are not used."""
+    condition, chosen, other = choice.args
+    inside = [node for node in ast.walk(chosen) if _calls(node, "where")]
+    found = [node.args[2] for node in inside if ast.dump(node.args[0]) == ast.dump(condition)]
+    if ast.unparse(condition) == "finite":
+        found.append(other)
+    return [node for node in found if isinstance(node, ast.Constant) and type(node.value) is int]
+
+
+def _of_shapes(function: ast.FunctionDef) -> list[ast.AST]:
+    """Return the assignments to names that only `eval_shape` reads, with all below them."""
+    shapes = [node for node in ast.walk(function) if _calls(node, "eval_shape")]
+    read = [
+        node for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    ]
+    asked = [node for call in shapes for node in call.args if isinstance(node, ast.Name)]
+    names = {node.id for node in asked} - {node.id for node in read if node not in asked}
+    return [
+        below
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id in names
+        for below in ast.walk(node)
+    ]
 
 
 def _compound(node: ast.stmt) -> bool:
@@ -132,7 +172,7 @@ def _number(node: ast.Constant, index: bool) -> Iterator[Place]:
 
 def _sign(node: ast.BinOp | ast.Compare) -> Iterator[Place]:
     operands = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.left, *node.comparators)
-    if any(TOLERANCE.search(ast.unparse(operand)) for operand in operands):
+    if any(TOLERANCE.search(ast.unparse(operand)) or ast.unparse(operand) == POISON for operand in operands):
         return
     if isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
         yield Place("sign", node, lambda: setattr(node, "op", SWAPS[type(node.op)]()))
