@@ -81,6 +81,14 @@ def test_a_change_of_categorical_outputs_reads_classes_rows_and_time_axes_alike(
     )
 
 
+def test_targets_between_zero_and_one_count_by_their_part():
+    r, t = normal(0, 5, 3), jnp.linspace(0.05, 0.95, 15).reshape(5, 3)
+    for size in (1e-3, 0.3, 1.0, 3.0):
+        moved = r + size * normal(2, 5, 3)
+        wanted = ng.Bernoulli().nll(moved, t) - ng.Bernoulli().nll(r, t)
+        np.testing.assert_allclose(ng.Bernoulli().change(r, moved, t), wanted, rtol=1e-9, atol=1e-13)
+
+
 def test_rows_without_weight_do_not_change():
     r = normal(0, 2, 3)
     rows = jnp.array([[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]])

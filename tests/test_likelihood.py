@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from jax.test_util import check_grads
 
 import natgrad as ng
+from natgrad.likelihood import random_signs
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -121,6 +122,19 @@ def test_targets_of_another_shape_are_refused_with_both_shapes():
         ValueError, match=r"have shape \(3, 2\); the model's outputs have \[\(3, 2\), \(3, 2\)\]"
     ):
         ng.Gaussian().check((jnp.zeros((3, 2)),) * 2, jnp.zeros((3, 2)))
+
+
+def test_the_signs_of_one_array_come_from_the_keys_themselves():
+    """Further arrays fold their number into the keys."""
+    keys, space = jax.random.split(jax.random.key(0), 4), jax.ShapeDtypeStruct((4, 3), jnp.float64)
+
+    def drawn(keys):
+        return jax.vmap(lambda key: jax.random.rademacher(key, (3,), jnp.float64))(keys)
+
+    first, second = random_signs(keys, (space, space))
+    np.testing.assert_array_equal(first, drawn(keys))
+    np.testing.assert_array_equal(random_signs(keys, space), drawn(keys))
+    np.testing.assert_array_equal(second, drawn(jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)))
 
 
 def test_positions_are_the_axes_of_independent_targets():
