@@ -7,8 +7,8 @@ The README of a result is written by hand; `tools/fill_numbers.py` puts the numb
 
 import gzip
 import io
+import json
 import lzma
-import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -55,7 +55,11 @@ def keep(run: Path, target: Path) -> None:
     """Keep a run in a folder of the results."""
     target.mkdir(parents=True, exist_ok=True)
     pack(logs(run), target / "logs.tar.xz")
-    shutil.copyfile(run / "run.json", target / "run.json")
+    asked = (run / "run.json").read_text(encoding="utf-8")
+    path = json.loads(asked)["data"]
+    # Where the data lay is of no use elsewhere.
+    named = asked.replace(json.dumps(path), json.dumps(Path(path).name), 1)
+    (target / "run.json").write_text(named, encoding="utf-8")
     pictures = list(run.glob("*.png"))
     if len(pictures) == 1:
         shrink(pictures[0], target / "figure.png")
