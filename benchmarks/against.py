@@ -4,7 +4,7 @@
     python benchmarks/against.py v0.1 --recipes ngd kncg --rounds 8
 
 The older commit is checked out in a folder of its own, which goes away at the end. Each tree has a process, which
-compiles its steps once; then the two take turns. Old names of recipes are known: KNCG was `ng.fast`.
+compiles its steps once; then the two take turns. Old names of recipes are known: `kncg` was `ng.fast`.
 """
 
 import argparse

@@ -133,9 +133,10 @@ def test_a_run_is_kept_byte_for_byte(tmp_path):
     contents = {"sgd.0.jsonl": b'{"record": "header"}\n\xc3\xa4', "ngd.1.jsonl": b"1\n2\n" * 1000}
     (run / "logs" / "sgd.0.jsonl").write_bytes(contents["sgd.0.jsonl"])
     (run / "logs" / "ngd.1.jsonl.gz").write_bytes(gzip.compress(contents["ngd.1.jsonl"]))
-    (run / "run.json").write_text("{}")
+    (run / "run.json").write_text('{"data": "/of/mine/mnist"}')
     for target in ("one", "other"):
         tool["keep"](run, tmp_path / target)
+    assert (tmp_path / "one" / "run.json").read_text() == '{"data": "mnist"}'
     with tarfile.open(tmp_path / "one" / "logs.tar.xz") as archive:
         assert {member.name: archive.extractfile(member).read() for member in archive} == contents
     assert (tmp_path / "one" / "logs.tar.xz").read_bytes() == (

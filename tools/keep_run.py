@@ -56,7 +56,7 @@ def keep(run: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     pack(logs(run), target / "logs.tar.xz")
     asked = (run / "run.json").read_text(encoding="utf-8")
-    path = json.loads(asked)["data"]
+    path = json.loads(asked).get("data", "")
     # Where the data lay is of no use elsewhere.
     named = asked.replace(json.dumps(path), json.dumps(Path(path).name), 1)
     (target / "run.json").write_text(named, encoding="utf-8")
