@@ -16,14 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-UNITS = (784, 400, 200, 100, 50, 25, 6, 25, 50, 100, 200, 400, 784)
 RECIPES = ("ngd", "ngd-l", "ncg-l", "kncg", "hf", "ksd")
 STEPS = 12
 
@@ -32,24 +30,15 @@ def step_of(recipe: str, batch: int) -> Callable[[], float]:
     """Return a function that takes some steps on the Curves autoencoder and returns the seconds of each."""
     import jax
     import jax.numpy as jnp
+    from compiling import CURVES, model, weights
 
     import natgrad as ng
-
-    def model(params: Any, x: jax.Array) -> jax.Array:
-        for number, (weights, biases) in enumerate(params):
-            x = x @ weights + biases
-            x = x if number in (5, len(params) - 1) else jax.nn.sigmoid(x)
-        return x
 
     def kncg(*arguments: Any) -> Any:
         return ng.kncg(*arguments, average=None) if hasattr(ng, "kncg") else ng.fast(*arguments)
 
-    rng = np.random.default_rng(0)
-    params = [
-        (jnp.asarray(rng.standard_normal((m, n)) / m**0.5, jnp.float32), jnp.zeros(n, jnp.float32))
-        for m, n in pairwise(UNITS)
-    ]
-    x = jnp.asarray(rng.random((batch, UNITS[0])), jnp.float32)
+    params = weights(CURVES)
+    x = jnp.asarray(np.random.default_rng(1).random((batch, CURVES[0])), jnp.float32)
     build = {
         "ngd": ng.natural_gradient,
         "ngd-l": lambda *a: ng.natural_gradient(*a, search=ng.LineSearch()),
@@ -97,7 +86,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 @contextmanager
 def process(tree: Path, recipe: str, batch: int) -> Iterator[Callable[[], float]]:
     """Start a tree's process, and return a function that asks it for the seconds of a step."""
-    command = [sys.executable, __file__, "--serve", recipe, "--batch", str(batch), "x"]
+    command = [sys.executable, __file__, "--serve", recipe, "--batch", str(batch), str(tree)]
     running = subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": str(tree / "src")}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         text=True,

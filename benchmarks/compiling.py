@@ -93,7 +93,7 @@ def prepared(case: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, 
     return opt.step, (params, opt.init(params), (x, t)), probe
 
 
-def measure(case: str) -> dict[str, Any]:
+def measure(case: str, compiler_options: dict[str, Any]) -> dict[str, Any]:
     """Return wall and CPU seconds of each stage, and how many kernels the program has."""
     step, arguments, probe = prepared(case)
     jax.block_until_ready(arguments)
@@ -109,7 +109,7 @@ def measure(case: str) -> dict[str, Any]:
         return result
 
     traced = timed("trace", jax.jit(step).trace, *arguments, **probe)
-    compiled = timed("compile", timed("lower", traced.lower).compile)
+    compiled = timed("compile", timed("lower", traced.lower).compile, compiler_options=compiler_options)
     found["kernels"] = compiled.as_text().count(" fusion(")
     return found
 
@@ -127,9 +127,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--case", choices=CASES, help="measure this one here, as JSON")
+    parser.add_argument(
+        "--options", type=json.loads, default={}, help="with --case: XLA's options, as a JSON object"
+    )
     options = parser.parse_args()
     if options.case:
-        print(json.dumps(measure(options.case)))
+        print(json.dumps(measure(options.case, options.options)))
         return
 
     runs: dict[str, list[Any]] = {case: [] for case in CASES}

@@ -10,10 +10,10 @@ import pytest
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
 import natgrad as ng
-from natgrad import kronecker
+from natgrad import units
 from natgrad.arranged import arranged, usual_axes
 from natgrad.here import Here
-from natgrad.kronecker import Sides, _rebased, _scale
+from natgrad.kronecker import _rebased
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -121,8 +121,8 @@ def measured(kind, params, inputs):
 
 @pytest.mark.parametrize(("uneven", "limit"), [(None, 5), (1.0, 2048), (1.0, 5)])
 def test_every_kind_of_leaf_against_a_dense_product(uneven, limit, monkeypatch):
-    monkeypatch.setattr(kronecker, "READS", np.inf)
-    monkeypatch.setattr(kronecker, "_columns", lambda _, own: [np.ones(each.shape) for each in own.inputs])
+    monkeypatch.setattr(units, "READS", np.inf)
+    monkeypatch.setattr(units, "columns", lambda _, own: [np.ones(each.shape) for each in own.inputs])
     params, letters, inputs = every_kind()
     kind = ng.Kronecker(
         blocks=CASES, size=None, decay=0.0, sketch=64, limit=limit, uneven=uneven, axes=asked(letters)
@@ -190,7 +190,7 @@ def test_scales_are_those_of_inputs_that_differ():
 
     def scale(peak, uneven, columns=None):
         columns = peak if columns is None else columns
-        return np.asarray(_scale(Sides(peak, peak=peak), inputs, columns, uneven))
+        return np.asarray(units.scale(peak, inputs, columns, uneven))
 
     # log p has a standard deviation of 6.7 and of 2.7.
     np.testing.assert_allclose(scale(peak, 1.0), roots)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from natgrad import orthogonal, tree
+from natgrad import orthogonal, tree, units
 from natgrad.arranged import Arranged, Axes, Length, arranged
 from natgrad.here import Here, Use
 from natgrad.packed import on_leaves, unpacked
@@ -27,13 +27,6 @@ from natgrad.part import require
 from natgrad.precondition import Inverse, Preconditioner
 from natgrad.tree import Tree
 
-UNSEEN = 1e-12
-"""An input whose peak is below this fraction of the highest peak counts as never seen."""
-FADING = 0.99
-"""The factor by which a peak decays per refresh."""
-READS = 2.0
-"""A leaf reads the data's columns if the logarithms of its inputs' peaks follow those of the columns' squares, up to
-this standard deviation."""
 FLOOR = 1e-4
 """The least entry of P, as a fraction of a leaf's mean curvature."""
 TURNS = 3
@@ -184,9 +177,9 @@ class Kronecker(Preconditioner):
         )
 
     def _columns(self, here: Here) -> list[Array | None]:
-        """Return the data's columns that each stack of sides may read; see `_columns`."""
+        """Return the data's columns that each stack of sides may read; see `units.columns`."""
         arranged = self._arranged(here.gradient)
-        return [None] * len(arranged.counts) if self.uneven is None else _columns(here, arranged)
+        return [None] * len(arranged.counts) if self.uneven is None else units.columns(here, arranged)
 
     def _without_scales(self, here: Here, memory: Memory) -> Memory:
         """Return the memory without the scales of stacks that cannot read the data: they stay 1."""
@@ -197,13 +190,14 @@ class Kronecker(Preconditioner):
 
     def _scaled(self, here: Here, memory: Memory) -> Memory:
         """Return the memory with the current scales, for new bases."""
-        each = zip(memory.sides, self._arranged(here.gradient).inputs, self._columns(here), strict=True)
-        return memory._replace(
-            sides=tuple(
-                s if columns is None else s._replace(scale=_scale(s, own, columns, self.uneven))
-                for s, own, columns in each
-            )
-        )
+
+        def scaled(sides: Sides, inputs: np.ndarray, columns: Array | None) -> Sides:
+            if columns is None or sides.peak is None:
+                return sides
+            return sides._replace(scale=units.scale(sides.peak, inputs, columns, self.uneven))
+
+        inputs = self._arranged(here.gradient).inputs
+        return memory._replace(sides=tuple(map(scaled, memory.sides, inputs, self._columns(here))))
 
     def scale(self, here: Here, memory: Memory) -> Tree:
         """Return √S for every parameter; None if no leaf can read the data's columns."""
@@ -344,36 +338,7 @@ def _averaged(sides: Sides, found: Array, share: Array) -> Sides:
 
 
 def _peak(sides: Sides, found: Array) -> Array | None:
-    return None if sides.peak is None else jnp.maximum(FADING * sides.peak, found)
-
-
-def _columns(here: Here, arranged: Arranged) -> list[Array | None]:
-    """Return the largest square in each of the data's columns, (count, n), for every stack of sides.
-
-    They are 0 for a side that is not as long as any of the data's arrays, and None if no side of the stack is.
-    """
-    examples = here.examples if here.metric_examples is None else here.metric_examples
-    counted = jax.tree.leaves(examples.coefficients)
-    squares: dict[int, Array] = {}
-    for leaf in jax.tree.leaves(examples.inputs):
-        if leaf.ndim < 2 or not jnp.issubdtype(leaf.dtype, jnp.floating):
-            continue
-        if len(counted) == 1 and counted[0].shape == leaf.shape[: counted[0].ndim]:
-            # What has a weight of 0 may hold anything.
-            kept = counted[0] != 0
-            leaf = jnp.where(kept.reshape(kept.shape + (1,) * (leaf.ndim - kept.ndim)), leaf, 0)
-        for rows in (leaf.reshape(-1, leaf.shape[-1]), leaf.reshape(len(leaf), -1)):
-            squares.setdefault(rows.shape[1], jnp.max(rows * rows, axis=0))
-
-    def stacked(length: Length, inputs: np.ndarray) -> Array | None:
-        sizes = inputs.sum(axis=1).tolist()
-        if not squares.keys() & set(sizes):
-            return None
-        none = jnp.zeros(0, length.dtype)
-        found = [squares.get(size, none).astype(length.dtype) for size in sizes]
-        return jnp.stack([jnp.pad(own, (0, length.size - len(own))) for own in found])
-
-    return [stacked(*each) for each in zip(arranged.lengths, arranged.inputs, strict=True)]
+    return None if sides.peak is None else units.peaks(sides.peak, found)
 
 
 def _with_scales(memory: Memory, before: Memory) -> Memory:
@@ -384,38 +349,6 @@ def _with_scales(memory: Memory, before: Memory) -> Memory:
             for new, old in zip(memory.sides, before.sides, strict=True)
         )
     )
-
-
-def _scale(sides: Sides, inputs: Any, columns: Array, uneven: Any) -> Array:
-    """Return √S: S = p / m for inputs that are columns of data, and differ; else 1, as for inputs never seen.
-
-    p are the inputs' peaks, m is their geometric mean. Inputs differ if the standard deviation of log p is above
-    log(uneven). They are columns of data if log p − log x² deviates by less than `READS`, x² the largest square of a
-    column. Hidden units that are rarely active also have small peaks, but no units of measurement: with little damping
-    their weights would take giant steps.
-
-    Marquardt (1963) damps every parameter in units of its own curvature, S = diag L. Dividing an input column by ten
-    and multiplying its weights by ten then changes nothing. The diagonal depends on how large an input is and on how
-    often it is not 0; the peak depends on its size alone. So an input that is mostly 0 does not get giant steps.
-    """
-    assert sides.peak is not None
-    peak = sides.peak
-    seen = inputs & (peak > UNSEEN * jnp.max(peak, axis=1, keepdims=True, where=inputs, initial=0))
-    logs = jnp.log(jnp.where(seen, peak, 1))
-    logs, spread = _deviations(logs, seen)
-    apart = logs - jnp.log(jnp.where(columns > 0, columns, 1))
-    reads = jnp.any(seen & (columns > 0), axis=1, keepdims=True)
-    reads &= _deviations(apart, seen & (columns > 0))[1] < READS
-    uneven = jnp.log(jnp.asarray(uneven, peak.dtype))
-    return jnp.where(reads & (spread > uneven), jnp.exp(logs / 2), 1)
-
-
-def _deviations(values: Array, chosen: Any) -> tuple[Array, Array]:
-    """Return the deviations of each row's chosen values from their mean, 0 for the others, and the standard one."""
-    count = jnp.maximum(jnp.sum(chosen, axis=1, keepdims=True, dtype=values.dtype), 1)
-    mean = jnp.sum(values, axis=1, keepdims=True, where=chosen) / count
-    apart = jnp.where(chosen, values - mean, 0)
-    return apart, jnp.sqrt(jnp.sum(apart**2, axis=1, keepdims=True) / count)
 
 
 def _is_finite(memory: Memory) -> Array:

@@ -124,7 +124,7 @@ class Method:
     reads: tuple[str, ...] = ()
     """Further sections of the experiment's settings that the method reads."""
     steps_per_call: Callable[[Any], int] = lambda settings: 1
-    """The most steps per call of the compiled loop: above one if a step takes less time than Python does."""
+    """The most steps per call of the compiled loop. Several spare short steps Python's overhead per call."""
     about: str = ""
     on_host: bool = False
     """Whether its search runs on the host, so that its steps cannot be compiled whole."""
