@@ -1,7 +1,7 @@
 """Every metric equals the dense matrix its definition writes down."""
 
+from copy import copy
 from functools import cache
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -708,6 +708,33 @@ def test_two_terms_have_the_factors_of_both_one_below_the_other():
     ):
         np.testing.assert_allclose(found, 2 * own, rtol=1e-12)
     # A residual belongs to one term alone.
-    known = SimpleNamespace(residual=lambda: rows)
+    known = copy(term)
+    known.residual = lambda: rows
     assert Operator((known,)).residual() is rows
     assert Operator((known, known)).residual() is None
+
+
+def test_a_diagonal_metric_has_a_root_and_no_examples():
+    case = MODELS["mlp"]
+    F = ng.metric_product(
+        case.model,
+        ng.Bernoulli(),
+        case.params,
+        case.inputs,
+        metric=ng.DiagonalFisher(),
+        key=jax.random.key(3),
+    )
+    d = ravel_pytree(F.diagonal(jax.random.key(0)))[0]
+    assert d.min() >= 0 < d.max()
+    v = jax.tree.map(jnp.cos, case.params)
+    flat = ravel_pytree(v)[0]
+    np.testing.assert_allclose(ravel_pytree(F(v))[0], d * flat, rtol=1e-12)
+    np.testing.assert_allclose(ravel_pytree(F.factor_transpose(F.factor(v)))[0], d * flat, rtol=1e-12)
+    A = np.asarray(F.matrix(v))
+    assert F.height(v) == len(A) == len(flat)
+    np.testing.assert_allclose(A.T @ A, np.diag(d), rtol=1e-12)
+    solved = ng.Direct()(F, v, 0.1)
+    np.testing.assert_allclose(ravel_pytree(solved.x)[0], flat / (d + 0.1), rtol=1e-10)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves((F.bend(v), F.second(v))))
+    with pytest.raises(TypeError, match="diagonal metric has no examples"):
+        F.scores(jax.random.key(0), 2, lambda key, score: (score, None))

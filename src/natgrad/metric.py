@@ -16,7 +16,7 @@ from natgrad.custom import densely_rooted, hessian_at_outputs
 from natgrad.examples import OverExamples
 from natgrad.here import Here, Use
 from natgrad.likelihood import AtOutputs, Bernoulli, Likelihood, Product, side_by_side
-from natgrad.operator import JacobianTerm, Operator, ProductTerm, Term, example_keys
+from natgrad.operator import DiagonalTerm, JacobianTerm, Operator, ProductTerm, Term, example_keys
 from natgrad.part import Part, require
 from natgrad.problem import Linearization, Model, Problem, check_model
 from natgrad.tree import Tree
@@ -208,12 +208,7 @@ class DiagonalFisher(Metric):
     def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
         """Return v ↦ diag(F) ∘ v."""
         key = here.key_for(Use.DIAGONAL_FISHER)
-        diagonal = Fisher().operator(here, linear).diagonal(key, self.blocks)
-
-        def product(v: Tree) -> Tree:
-            return jax.tree.map(jnp.multiply, diagonal, v)
-
-        return (ProductTerm("DiagonalFisher", product, diagonal),)
+        return (DiagonalTerm(Fisher().operator(here, linear).diagonal(key, self.blocks)),)
 
 
 @dataclass(frozen=True)
@@ -230,7 +225,6 @@ class StructuralDamping(Metric):
     hidden: Model
     mu: float = 1 / 30
     tied: bool = True
-    likelihood: Likelihood = Bernoulli()
 
     def __post_init__(self) -> None:
         require(lambda: self.mu >= 0, f"StructuralDamping(mu={self.mu}): the factor cannot be negative.")
@@ -238,7 +232,7 @@ class StructuralDamping(Metric):
     def terms(self, here: Here, linear: OverExamples[Linearization]) -> tuple[Term, ...]:
         """Return μ S, or λμ S, as a term that only damps."""
         problem = replace(
-            here.problem, model=self.hidden, likelihood=self.likelihood, objective=None, has_aux=False
+            here.problem, model=self.hidden, likelihood=Bernoulli(), objective=None, has_aux=False
         )
         weights = linear.examples.coefficients
         if isinstance(weights, tuple):

@@ -53,42 +53,6 @@ class Term:
             return tree.inner(rows, Stack(jax.lax.map(self.product, rows.leaves)))
         return tree.inner(rows, tree.each(self.product, rows))
 
-    def factor(self, v: Tree) -> Tree:
-        """Return A v, where F = AᵀA: one row per example."""
-        raise TypeError(f"{self.name} has no factor.")
-
-    def factor_transpose(self, e: Tree) -> Tree:
-        """Return Aᵀ e."""
-        raise TypeError(f"{self.name} has no factor.")
-
-    def height(self, like: Tree) -> int:
-        """Return the number of rows of A; `like` is any vector."""
-        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(self.factor, like)))
-
-    def matrix(self, like: Tree) -> Array:
-        """Return A itself, one column per number of `like`."""
-        raise TypeError(f"{self.name} has no factor.")
-
-    def residual(self) -> Array | None:
-        """Return r with ∇L = Aᵀr on the term's own examples, where the loss is ½‖r‖²; None otherwise."""
-        return None
-
-    def bend(self, v: Tree) -> Tree:
-        """Return Σ c Jᵀ M f″, f″ the second derivative of the outputs along v."""
-        raise TypeError(f"{self.name} has no outputs that bend.")
-
-    def second(self, v: Tree) -> Array:
-        """Return √c Cᵀ f″, in the order of A's rows: Aᵀ times it is `bend`."""
-        raise TypeError(f"{self.name} has no outputs that bend.")
-
-    def scores(self, key: Array, groups: int, measure: Measure, size: int | None) -> tuple[Tree, Tree]:
-        """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples."""
-        raise TypeError(f"{self.name} has no scores.")
-
-    def diagonal(self, key: Array, groups: int) -> Tree:
-        """Return an unbiased estimate of diag(F)."""
-        return self.scores(key, groups, lambda _, score: (jax.tree.map(jnp.square, score), None), None)[0]
-
     def as_damping(self, scale: Array) -> "Term":
         """Return scale · F, as a term that only damps."""
         other = copy(self)
@@ -97,37 +61,91 @@ class Term:
 
 
 class ProductTerm(Term):
-    """A matrix known by its product, and perhaps by its diagonal."""
+    """A matrix known by its product alone."""
 
-    def __init__(self, name: str, product: Callable[[Tree], Tree], diagonal: Tree = None):
+    def __init__(self, name: str, product: Callable[[Tree], Tree]):
         self.name = name
         self.product = product  # type: ignore[method-assign, assignment]
-        self._diagonal = diagonal
-
-    def diagonal(self, key: Array, groups: int) -> Tree:
-        """Return the diagonal, if it is known."""
-        return super().diagonal(key, groups) if self._diagonal is None else self._diagonal
 
 
-class PenaltyTerm(ProductTerm):
-    """A penalty's curvature: in the solver's matrix and in predictions, but no part of the model's own metric."""
+class RootedTerm(Term):
+    """A matrix with a known root A: F = AᵀA."""
 
-    damps = True
+    def factor(self, v: Tree) -> Tree:
+        """Return A v."""
+        raise NotImplementedError
+
+    def factor_transpose(self, e: Tree) -> Tree:
+        """Return Aᵀ e."""
+        raise NotImplementedError
 
     def height(self, like: Tree) -> int:
-        """Return one row per number."""
-        return tree.size(like)
+        """Return the number of rows of A; `like` is any vector."""
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(self.factor, like)))
 
     def matrix(self, like: Tree) -> Array:
-        """Return the root of its diagonal."""
-        return jnp.diag(jnp.sqrt(tree.ravel(self.product(jax.tree.map(jnp.ones_like, like)))))
+        """Return A itself, one column per number of `like`."""
+        raise NotImplementedError
+
+    def residual(self) -> Array | None:
+        """Return r with ∇L = Aᵀr on the term's own examples, where the loss is ½‖r‖²; None otherwise."""
+        return None
+
+    def bend(self, v: Tree) -> Tree:
+        """Return Σ c Jᵀ M f″, f″ the second derivative of the outputs along v."""
+        return self.factor_transpose(self.second(v))
+
+    def second(self, v: Tree) -> Array:
+        """Return √c Cᵀ f″, in the order of A's rows."""
+        raise NotImplementedError
+
+    def diagonal(self, key: Array, groups: int) -> Tree:
+        """Return diag(F), or an unbiased estimate of it from so many groups of examples."""
+        raise NotImplementedError
+
+
+class DiagonalTerm(RootedTerm):
+    """A diagonal matrix."""
+
+    def __init__(self, entries: Tree):
+        self.entries = entries
+
+    def product(self, v: Tree) -> Tree:
+        """Return F v."""
+        return jax.tree.map(jnp.multiply, self.entries, v)
+
+    def factor(self, v: Tree) -> Tree:
+        """Return A v: A is the root of each entry."""
+        return jax.tree.map(lambda d, own: jnp.sqrt(d) * own, self.entries, v)
+
+    def factor_transpose(self, e: Tree) -> Tree:
+        """Return Aᵀ e, which is A e."""
+        return self.factor(e)
+
+    def matrix(self, like: Tree) -> Array:
+        """Return A."""
+        return jnp.diag(jnp.sqrt(tree.ravel(self.entries)))
 
     def bend(self, v: Tree) -> Tree:
         """Return 0."""
         return tree.zeros_like(v)
 
+    def second(self, v: Tree) -> Array:
+        """Return 0."""
+        return jnp.zeros_like(tree.ravel(v))
 
-class JacobianTerm(Term):
+    def diagonal(self, key: Array, groups: int) -> Tree:
+        """Return the entries."""
+        return self.entries
+
+
+class PenaltyTerm(DiagonalTerm):
+    """A penalty's curvature: in the solver's matrix and in predictions, but no part of the model's own metric."""
+
+    damps = True
+
+
+class JacobianTerm(RootedTerm):
     """Σ_i c_i J_iᵀ M_i J_i: one JVP, M at the outputs, one VJP."""
 
     def __init__(
@@ -239,7 +257,7 @@ class JacobianTerm(Term):
         return self._linear.sum(part)
 
     def second(self, v: Tree) -> Array:
-        """Return √c Cᵀ f″: two forward passes in one."""
+        """Return √c Cᵀ f″: two forward passes in one. Aᵀ times it is `bend`."""
 
         def part(seen: Linearization) -> Tree:
             bent = self._problem.second(self._params, seen.examples, v)
@@ -256,7 +274,7 @@ class JacobianTerm(Term):
         return jnp.concatenate([tree.ravel(own, lead=1).reshape(-1) for own in self._apart(e)])
 
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None) -> tuple[Tree, Tree]:
-        """Measure the groups' scores with one backward pass in all."""
+        """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b, with one backward pass in all."""
         for_examples, for_signs, for_groups = jax.random.split(key, 3)
         examples = self._linear.examples
         examples = examples if size is None else drawn(examples, for_examples, groups, size)
@@ -270,6 +288,10 @@ class JacobianTerm(Term):
             return measure(own, self._problem.linearize(self._params, examples).sum(part))
 
         return over_groups(group, examples, groups)
+
+    def diagonal(self, key: Array, groups: int) -> Tree:
+        """Return the squares of random scores: their mean is diag(F)."""
+        return self.scores(key, groups, lambda _, score: (jax.tree.map(jnp.square, score), None), None)[0]
 
     def _weighted(self, seen: Linearization, u: Tree) -> Tree:
         return self._problem.likelihood.weigh(seen.examples.coefficients, self._here(seen).product(u))
@@ -293,6 +315,20 @@ class Operator:
         """Whether a term only damps, and so is no part of the divergence."""
         return any(term.damps for term in self.terms)
 
+    @property
+    def formed(self) -> bool:
+        """Whether A can be formed: every term has a root."""
+        return all(isinstance(term, RootedTerm) for term in self.terms)
+
+    @property
+    def roots(self) -> tuple[RootedTerm, ...]:
+        """The terms, each with its root; a matrix that is known by its product alone is refused."""
+        rooted = tuple(term for term in self.terms if isinstance(term, RootedTerm))
+        if len(rooted) < len(self.terms):
+            name = next(term.name for term in self.terms if not isinstance(term, RootedTerm))
+            raise TypeError(f"{name} has no factor.")
+        return rooted
+
     def __call__(self, v: Tree) -> Tree:
         """Return F v."""
         return _added(_scaled(term.scale, term.product(v)) for term in self.terms)
@@ -312,7 +348,7 @@ class Operator:
 
     def factor(self, v: Tree) -> Tree:
         """Return A v, where F = AᵀA: one row per example, a tuple of them for several terms."""
-        parts = [_scaled(_root(term.scale), term.factor(v)) for term in self.terms]
+        parts = [_scaled(_root(term.scale), term.factor(v)) for term in self.roots]
         return parts[0] if len(parts) == 1 else tuple(parts)
 
     def factor_transpose(self, e: Tree) -> Tree:
@@ -320,29 +356,29 @@ class Operator:
         parts = (e,) if len(self.terms) == 1 else e
         return _added(
             _scaled(_root(term.scale), term.factor_transpose(part))
-            for term, part in zip(self.terms, parts, strict=True)
+            for term, part in zip(self.roots, parts, strict=True)
         )
 
     def height(self, like: Tree) -> int:
         """Return the number of rows of A; `like` is any vector."""
-        return sum(term.height(like) for term in self.terms)
+        return sum(term.height(like) for term in self.roots)
 
     def matrix(self, like: Tree) -> Array:
         """Return A itself, with one column per number of `like`. Its rows have another order than `factor`'s."""
-        parts = [_scaled(_root(term.scale), term.matrix(like)) for term in self.terms]
+        parts = [_scaled(_root(term.scale), term.matrix(like)) for term in self.roots]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
     def residual(self) -> Array | None:
         """Return r with ∇L = Aᵀr on the metric's own examples, where the loss is ½‖r‖²; None otherwise."""
-        return self.terms[0].residual() if len(self.terms) == 1 else None
+        return self.roots[0].residual() if len(self.terms) == 1 else None
 
     def bend(self, v: Tree) -> Tree:
         """Return Σ c Jᵀ M f″, f″ the second derivative of the outputs along v."""
-        return _added(_scaled(term.scale, term.bend(v)) for term in self.terms)
+        return _added(_scaled(term.scale, term.bend(v)) for term in self.roots)
 
     def second(self, v: Tree) -> Array:
         """Return √c Cᵀ f″, in the order of A's rows."""
-        return jnp.concatenate([_scaled(_root(term.scale), term.second(v)) for term in self.terms])
+        return jnp.concatenate([_scaled(_root(term.scale), term.second(v)) for term in self.roots])
 
     def scores(self, key: Array, groups: int, measure: Measure, size: int | None = None) -> tuple[Tree, Tree]:
         """Measure S_b = Σ_{i∈b} A_iᵀ e_i, e random signs, for each group b of examples, term after term.
@@ -352,12 +388,13 @@ class Operator:
         and they also stand for the examples left out.
         """
 
-        def measured(term: Term, key: Array) -> tuple[Tree, Tree]:
+        def measured(term: JacobianTerm, key: Array) -> tuple[Tree, Tree]:
             root = _root(term.scale)
             return term.scores(key, groups, lambda own, score: measure(own, _scaled(root, score)), size)
 
-        # A penalty has no examples.
-        terms = [term for term in self.terms if not isinstance(term, PenaltyTerm)]
+        terms = [term for term in self.roots if isinstance(term, JacobianTerm)]
+        if len(terms) + sum(isinstance(term, PenaltyTerm) for term in self.terms) < len(self.terms):
+            raise TypeError("A diagonal metric has no examples to score.")
         if len(terms) == 1:
             return measured(terms[0], key)
         keys = jax.random.split(key, len(terms))
@@ -366,7 +403,7 @@ class Operator:
 
     def diagonal(self, key: Array, groups: int = 100) -> Tree:
         """Return an unbiased estimate of diag(F) from random signs, in `groups` groups of examples."""
-        terms = [term for term in self.terms if not isinstance(term, PenaltyTerm)]
+        terms = [term for term in self.roots if not isinstance(term, PenaltyTerm)]
         keys = [key] if len(terms) == 1 else list(jax.random.split(key, len(terms)))
         return _added(
             _scaled(term.scale, term.diagonal(own, groups)) for term, own in zip(terms, keys, strict=True)

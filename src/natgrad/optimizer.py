@@ -392,7 +392,7 @@ def _with_metric(opt: Optimizer, here: Here) -> Here:
     metric = opt.metric.operator(here, linear)
     if opt.l2 is not None and opt.decayed is not None:
         # A shift of the whole diagonal would penalize every parameter, so a chosen part gets a term of its own.
-        metric = Operator((*metric.terms, PenaltyTerm("l2", partial(pull, opt))))
+        metric = Operator((*metric.terms, PenaltyTerm(here.penalty)))
     return replace(here, metric=metric, metric_linear=linear)
 
 

@@ -69,17 +69,15 @@ class Diagonal(Preconditioner):
 
 @dataclass(frozen=True)
 class Jacobi(Preconditioner):
-    """P = (diag(F) + λ)^exponent, estimated from the metric's own factor (Chapelle & Erhan 2011)."""
+    """P = diag(F) + λ, estimated from the metric's own factor (Chapelle & Erhan 2011)."""
 
-    exponent: float = 1.0
     blocks: int = 100
-    floor: float = 0.0
 
     def inverse(self, here: Here, memory: Tree) -> tuple[Inverse, Tree]:
         """Return r ↦ r / P."""
         assert here.metric is not None
         diagonal = here.metric.diagonal(here.key_for(Use.JACOBI), self.blocks)
-        return _divide_by(diagonal, here.shift, self.exponent, self.floor), memory
+        return _divide_by(diagonal, here.shift, 1.0, 0.0), memory
 
 
 def _divide_by(diagonal: Tree, shift: Array, exponent: float, floor: float) -> Callable[[Tree], Tree]:

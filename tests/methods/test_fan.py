@@ -278,9 +278,16 @@ def test_a_penalty_counts_as_rows():
 
 
 def test_a_metric_without_a_factor_is_projected():
-    opt = ng.gauss_newton(CASE.model, ng.Bernoulli(), metric=ng.DiagonalFisher())
-    batch = (CASE.inputs, jnp.round(jax.nn.sigmoid(CASE.inputs)))
-    assert opt.step(CASE.params, opt.init(CASE.params), batch)[2].accepted
+    opt = ng.gauss_newton(CASE.model, ng.Bernoulli(), metric=ng.EmpiricalFisher(centered=True))
+    targets = jnp.round(jax.nn.sigmoid(CASE.inputs))
+    given = {"metric_inputs": CASE.inputs, "metric_targets": targets}
+    info = opt.step(CASE.params, opt.init(CASE.params), (CASE.inputs, targets), **given)[2]
+    assert info.accepted
+    assert info.solver.space == Space.KRYLOV
+    diagonal = replace(opt, metric=ng.DiagonalFisher())
+    info = diagonal.step(CASE.params, diagonal.init(CASE.params), (CASE.inputs, targets))[2]
+    assert info.accepted
+    assert info.solver.space == Space.PARAMETERS
 
 
 def test_a_dead_model_stays_where_it_is():

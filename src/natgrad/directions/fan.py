@@ -24,7 +24,7 @@ from natgrad import tree
 from natgrad.directions.base import Direction, Proposal, SolverInfo
 from natgrad.directions.krylov import Krylov
 from natgrad.here import Here
-from natgrad.operator import Operator, PenaltyTerm, Term
+from natgrad.operator import Operator, PenaltyTerm
 from natgrad.part import require
 from natgrad.problem import working
 from natgrad.solve.direct import Direct, decomposed, decomposed_dual
@@ -101,7 +101,7 @@ class Fan(Direction):
             rest, square = found.outside
             promises = promises - square / dampings
             rows = rows - rest / dampings[:, None]
-        if self.bend is not None and _bends(here.metric):
+        if self.bend is not None and here.metric is not None and here.metric.formed:
             rows = rows + self._bent(found, dampings, w, rows)
         stack = Stack(tree.unravel(rows, here.gradient))
         reason = jnp.where(tree.is_finite(values, c), Reason.SOLVED, Reason.NONFINITE).astype(jnp.int32)
@@ -117,7 +117,7 @@ class Fan(Direction):
         penalty = None if here.penalty is None else tree.ravel(here.penalty)
         own = Operator(term for term in metric.terms if not isinstance(term, PenaltyTerm))
         more = 0 if penalty is None else tree.size(like)  # A penalty has a row for each parameter.
-        if not _formed(own) or min(own.height(like) + more, tree.size(like)) > self.largest:
+        if not own.formed or min(own.height(like) + more, tree.size(like)) > self.largest:
             return self._projected(here)
         if self.solver.bytes_for(own, like, more) > self.solver.memory:
             return self._projected(here)
@@ -231,13 +231,3 @@ def _normal(matrix: Array, inverse: Array, g: Array, second: Callable[[Array], A
 
     least, space = float(jnp.finfo(matrix.dtype).eps), Space.smaller(*matrix.shape)
     return Spectrum(singular**2, c, lambda y: tree.matmul(y, rows) * inverse, bend, least, space, outside)
-
-
-def _formed(operator: Operator) -> bool:
-    """Tell whether every term has a factor."""
-    return all(type(term).matrix is not Term.matrix for term in operator.terms)
-
-
-def _bends(operator: Operator | None) -> bool:
-    """Tell whether every term can compute how its outputs bend."""
-    return operator is not None and all(type(term).bend is not Term.bend for term in operator.terms)

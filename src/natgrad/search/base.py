@@ -97,9 +97,6 @@ class QuadraticModel(Search):
     rows × rows.
     """
 
-    cutoff: float | None = None
-    """Directions whose scaled curvature is below this fraction of the largest are left out; default √eps / 300."""
-
     def __call__(self, here: Here, proposal: Proposal, probe: Probe) -> Found:
         """Return −Q⁻¹c, with Q scaled to a unit diagonal: the rows' lengths differ by orders of magnitude."""
         metric = metric_of(here, self)
@@ -113,8 +110,8 @@ class QuadraticModel(Search):
         scale = jnp.sqrt(jnp.diagonal(model))
         scale = jnp.where(scale == 0, 1, scale)
         values, vectors = eigenvectors(model / jnp.outer(scale, scale))
-        cutoff = jnp.sqrt(jnp.finfo(values.dtype).eps) / 300 if self.cutoff is None else self.cutoff
-        kept = ~(values <= cutoff * jnp.max(values))
+        # Of two rows that rounding cannot tell apart, one direction is left out.
+        kept = ~(values <= jnp.sqrt(jnp.finfo(values.dtype).eps) / 300 * jnp.max(values))
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
         z = -tree.matmul(vectors, inverse * tree.matmul(vectors.T, proposal.slopes / scale)) / scale
         return Found(z, curvature=None if metric.damps else tree.matmul(z, tree.matmul(metric_part, z)))

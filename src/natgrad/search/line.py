@@ -13,6 +13,10 @@ from natgrad.here import Here
 from natgrad.part import require
 from natgrad.search.base import Found, Probe, Search, if_seen, one_row
 
+LONGEST = 10.0
+"""The longest step along a line, as a multiple of the quadratic model's, and the largest coefficient in a plane: on a
+flat loss ever longer steps look a little lower."""
+
 
 @dataclass(frozen=True)
 class LineSearch(Search):
@@ -26,9 +30,6 @@ class LineSearch(Search):
     maxprobes: int = 25
     refinements: int = 2
     """How many parabolas are fitted once the minimum is bracketed."""
-    longest: float = 10.0
-    """The longest step, as a multiple of the quadratic model's: on a flat loss ever longer steps look a little
-    lower."""
 
     measures = True
 
@@ -62,7 +63,7 @@ class LineSearch(Search):
         bend = here.metric.quadratic(row) if here.metric.damps else curvature
         bend = bend + here.shift * tree.vdot(row, row)
         own = jnp.where(bend > 0, -proposal.slopes[0] / jnp.where(bend > 0, bend, 1), jnp.inf)
-        return self.longest * jnp.maximum(own, self.initial), curvature
+        return LONGEST * jnp.maximum(own, self.initial), curvature
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,6 @@ class PlaneSearch(Search):
 
     maxprobes: int = 12
     """Probes per line search; a plane takes four line searches."""
-    refinements: int = 2
-    longest: float = 10.0
-    """The largest coefficient of either row."""
 
     measures = True
 
@@ -89,7 +87,7 @@ class PlaneSearch(Search):
         first, second = jnp.eye(2, dtype=origin.dtype)
 
         def within(z: Array) -> Array:
-            return jnp.where(jnp.all(jnp.abs(z) <= self.longest), probe(z), jnp.inf)
+            return jnp.where(jnp.all(jnp.abs(z) <= LONGEST), probe(z), jnp.inf)
 
         def line(carry: tuple[Array, Array, Array], turn: Array) -> tuple[tuple[Array, Array, Array], None]:
             z, change, first_minimum = carry
@@ -102,9 +100,7 @@ class PlaneSearch(Search):
                 middle=Point(zero, change, ~forward),
                 high=Point.unknown(zero),
             )
-            best = minimize(
-                lambda at: within(z + at * along), start, 1.0, self.maxprobes, self.refinements
-            ).middle
+            best = minimize(lambda at: within(z + at * along), start, 1.0, self.maxprobes).middle
             moved = z + jnp.where(best.known, best.at, 0) * along
             change = jnp.where(best.known, best.change, change)
             return (moved, change, jnp.where(turn == 0, moved, first_minimum)), None
@@ -174,7 +170,7 @@ class Bracket(NamedTuple):
         return jnp.where(jnp.isfinite(vertex) & inside, vertex, longer)
 
 
-def minimize(phi: Probe, start: Bracket, initial: float, maxprobes: int, refinements: int) -> Bracket:
+def minimize(phi: Probe, start: Bracket, initial: float, maxprobes: int, refinements: int = 2) -> Bracket:
     """Return the bracket after looking for the minimum of phi from `start`."""
 
     def unfinished(carry: tuple[Array, Array, Bracket]) -> Array:

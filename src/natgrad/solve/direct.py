@@ -98,11 +98,10 @@ class Direct(Part):
     A is formed example by example: by reverse mode, or forward mode if there are fewer parameters than outputs. So the
     model must not couple examples. Where λ = 0 and F is singular, x is the shortest least-squares solution.
 
-    One step of refinement follows. The `reason` comes from a residual recomputed with F's own product.
+    One step of refinement follows. The `reason` comes from a residual recomputed with F's own product: a relative
+    residual of 1e-8 counts as solved, and in float32 one of 1e-4.
     """
 
-    rtol: float = 1e-8
-    """Relative residual that counts as solved; in float32, 1e-4 at the least."""
     memory: int = 2**31
     """The most bytes that A and its decomposition may take. More is refused before anything is allocated."""
 
@@ -163,7 +162,7 @@ class Direct(Part):
         r = left(x)
         r_norm, normal = tree.norm(r), tree.norm(tree.axpy(shift, r, operator(r)))
         finite = tree.is_finite(x, r_norm, b_norm)
-        rtol = jnp.maximum(self.rtol, 1e-4 if jnp.finfo(wide).bits < 64 else 0).astype(wide)
+        rtol = jnp.asarray(1e-8 if jnp.finfo(wide).bits == 64 else 1e-4, wide)
         least_squares = (shift == 0) & (normal <= rtol * norm * r_norm)
         ended = jnp.where(least_squares, Reason.LEAST_SQUARES, Reason.STALLED)
         return Solution(
