@@ -105,7 +105,7 @@ def test_points_stay_or_are_drawn_anew_and_errors_are_relative():
 
 
 def test_published_numbers_have_a_source_and_a_machine():
-    assert {name for name in EQUATIONS if curves(name)} == {"p1", "p2", "p3", "p4", "p6", "p7a"}
+    assert {name for name in EQUATIONS if curves(name)} == {"p1", "p2", "p3", "p4", "p5", "p6", "p7a"}
     for name in EQUATIONS:
         for curve in curves(name):
             source = sources()[curve.source]

@@ -20,8 +20,9 @@ GOALS: dict[str, tuple[tuple[float, float], ...]] = {
     "p6": ((1e-5, 100.0),),
     "p7a": ((1e-5, 120.0),),
     "p7b": ((1e-5, 120.0),),
+    "p5": ((1e-4, 300.0),),
 }
-"""Errors, and the seconds in which the median seed should reach them on two cores."""
+"""Errors, and the seconds in which the median seed should reach them on two cores. The last is a stretch."""
 STUCK = 0.05
 """A run is stuck if its final error is larger than this: it has not found the solution's shape."""
 MEASURE = Measure(ERROR, "error", "relative L2 error")
@@ -93,8 +94,16 @@ def goals(problem: str) -> str:
 
 
 SAID = "Not the paper’s claim, but what natural gradient is used for today."
-CLAIMS = (
-    *(Claim(key, f"{name.upper()} is solved in time: {goals(name)}.", "The median time to each goal.",
-            (InTime(name),), SAID) for key, name in zip("abcdefg", GOALS, strict=True)),
-    Claim("h", "No seed is stuck.", f"The error at the end of every training at most {STUCK:g}.", (NoneStuck(),), SAID),
+NONE_STUCK = Claim(
+    "h",
+    "No seed is stuck.",
+    f"The error at the end of every training at most {STUCK:g}.",
+    (NoneStuck(),),
+    SAID,
+)
+IN_TIME = tuple(
+    Claim(key, f"{name.upper()} is solved in time: {goals(name)}.", "The median time to each goal.",
+          (InTime(name),), SAID)
+    for key, name in zip("abcdefgi", GOALS, strict=True)
 )  # fmt: skip
+CLAIMS = tuple(sorted((*IN_TIME, NONE_STUCK), key=lambda claim: claim.key))

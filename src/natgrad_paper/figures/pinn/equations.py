@@ -197,6 +197,8 @@ EQUATIONS = {
     "p3": poisson("Poisson’s equation in 5 dimensions, 5-64-1", 5, SMALL, cosines, np.pi**2, counts=(3000, 500),
                   redrawn=True, grid=100),
     "p4": heat("heat in 4 + 1 dimensions, 5-64-1", 5, cooling_more, counts=(3000, 500), redrawn=True, grid=100),
+    "p5": poisson("Poisson’s equation in 5 dimensions, 5-64-64-48-48-1", 5, MEDIUM, cosines, np.pi**2,
+                  counts=(3000, 500), redrawn=True, grid=100),
     "p6": poisson("Poisson’s equation in 2 dimensions, 2-64-64-48-48-1", 2, MEDIUM, sines, 2 * np.pi**2),
     "p7a": burgers(0.01, "0.01"),
     "p7b": burgers(0.01 / np.pi, "0.01/π"),

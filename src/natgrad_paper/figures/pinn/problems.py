@@ -15,7 +15,7 @@ from natgrad_paper.training.batches import Batches, FullBatch
 from natgrad_paper.training.problem import Budget, Cases
 from natgrad_paper.training.settings import Count, Positive, Section, Size, unfit
 
-Name = Literal["p1", "p2", "p3", "p4", "p6", "p7a", "p7b", "p8b"]
+Name = Literal["p1", "p2", "p3", "p4", "p5", "p6", "p7a", "p7b", "p8b"]
 NAMES: tuple[Name, ...] = get_args(Name)
 assert tuple(EQUATIONS) == NAMES
 
