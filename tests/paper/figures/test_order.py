@@ -152,6 +152,19 @@ def test_every_part_is_in_the_logs(tiny, runs):
     ]
 
 
+def test_only_named_segments_are_replaced_with_the_same_numbers(problem, runs, fast_compile, tmp_path):
+    chosen = settings("order", *TINY, "replaced=[2]", "limit.factors=[]")
+    assert conduct(run("order", tmp_path, chosen=chosen, problem=problem)) == []
+    found = load.read(tmp_path)
+    for name in ("sgd", "ngd"):
+        (measures,) = found.method(name)
+        assert [each["name"] for each in measures.measures] == ["matched", "segment-02", "drift"]
+        one, whole = (
+            numbers.along(numbers.measures(each, "segment"), name, "segment") for each in (found, runs)
+        )
+        assert one[2].tolist() == whole[2].tolist()
+
+
 def test_updates_that_are_shared_count_once(tiny, runs):
     trainings = numbers.trainings(runs, "segment").set_index("training")
     assert trainings["made"]["segment-01-1"].tolist() == [8, 8]
@@ -427,6 +440,12 @@ def bad_source(path):
         (["--set", "stream.block=7"], "stream.block: expected a divisor of segment = 4, found 7"),
         (["--set", "limit.segment=11"], "limit.segment: expected at most stream.segments = 3, found 11"),
         (["--set", "limit.factors=[0.1, 0.5]"], "falling numbers between 0 and 1"),
+        (
+            ["--set", "replaced=[1, 4]"],
+            "replaced: expected rising numbers, at most stream.segments = 3, found [1, 4]",
+        ),
+        (["--set", "replaced=[2, 1]"], "replaced: expected rising numbers"),
+        (["--set", "replaced=[2, 3]"], "limit.segment: expected one of replaced = [2, 3], found 1"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(tmp_path, arguments, words):
@@ -444,4 +463,6 @@ def test_the_cost_is_said_in_words():
     cost = figures.load("order").cost(settings("order", preset="small"), 2, 2)
     assert cost.startswith("2 methods × 2 seeds × 62 trainings of 1000 updates")
     assert cost.endswith("about 30 min on two cores")
+    some = settings("order", "replaced=[1, 5, 10]", "limit.factors=[]", preset="small")
+    assert "× 17 trainings" in figures.load("order").cost(some, 2, 2)
     assert Settings().stream.updates == 1000

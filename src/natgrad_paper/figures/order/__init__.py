@@ -16,7 +16,7 @@ from natgrad_paper.report.story import Story
 
 def cost(settings: Any, methods: int, seeds: int) -> str:
     """Return in words what a run costs."""
-    again = settings.repeats * (settings.stream.segments + len(settings.limit.factors)) + 2
+    again = settings.repeats * (len(settings.replaces) + len(settings.limit.factors)) + 2
     trainings = f"{methods} methods × {seeds} seed{'s' * (seeds > 1)} × {again} trainings"
     hours = settings.minutes * seeds / 60
     time = f"{hours:.0f} h" if hours < 72 else f"{hours / 24:.0f} days"

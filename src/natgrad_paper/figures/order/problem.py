@@ -1,5 +1,6 @@
 """The problem of figure 2: a small network learns to tell 62 characters apart, from a stream of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -94,6 +95,8 @@ class Settings(Section):
     drift: Drift = Drift()
     repeats: Annotated[int, Field(ge=2)] = 5
     """Trainings with the same segment replaced."""
+    replaced: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] | None = None
+    """The segments that are replaced, counted from 1; without it, all of them."""
     validation: Count = 5000
     """Examples on which errors are measured."""
     held_out: Count = 2000
@@ -105,9 +108,19 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> "Settings":
-        if self.limit.segment > self.stream.segments:
-            unfit("limit.segment", f"at most stream.segments = {self.stream.segments}", self.limit.segment)
+        every, named = self.stream.segments, list(self.replaced or ())
+        if named and (named != sorted(set(named)) or named[-1] > every):
+            unfit("replaced", f"rising numbers, at most stream.segments = {every}", named)
+        if self.limit.segment > every:
+            unfit("limit.segment", f"at most stream.segments = {every}", self.limit.segment)
+        if self.limit.factors and self.limit.segment not in self.replaces:
+            unfit("limit.segment", f"one of replaced = {named}", self.limit.segment)
         return self
+
+    @property
+    def replaces(self) -> Sequence[int]:
+        """The segments that are replaced."""
+        return self.replaced or range(1, self.stream.segments + 1)
 
 
 @dataclass(frozen=True)

@@ -103,10 +103,12 @@ class MethodRun:
         self.run.tidy(self.method, self.seed)
 
     def unperturbed(self, rate: float) -> Training:
-        """Train on the stream as it is, and keep the state at the start of each segment."""
+        """Train on the stream as it is, and keep the state at the start of each segment that is replaced."""
         stream = self.run.settings.stream
         training = self.training(UNPERTURBED, Plain(self.examples), rate, traced=True, kind=UNPERTURBED)
-        places = {stream.start(segment): f"{segment:02d}" for segment in range(2, stream.segments + 1)}
+        places = {
+            stream.start(segment): f"{segment:02d}" for segment in self.run.settings.replaces if segment > 1
+        }
 
         def keep(event: Event) -> None:
             if (label := places.get(event.position.iteration)) is not None:
@@ -118,7 +120,7 @@ class MethodRun:
     def comparisons(self, rate: float, unperturbed: Training) -> Iterator[tuple[str, list[Training]]]:
         """Yield groups of trainings that should all give the same model, and the name of each group."""
         settings = self.run.settings
-        for segment in range(1, settings.stream.segments + 1):
+        for segment in settings.replaces:
             # If no start was kept, training from scratch gives the same numbers.
             start = self.run.start_of(unperturbed, f"{segment:02d}")
             name = f"segment-{segment:02d}"
