@@ -112,6 +112,8 @@ def test_the_report_shows_figure_claims_mechanism_and_data(directory):
         "nobody has left the plateau",  # in so few steps
         "the faces are drawn by a generator",
         "Differences between the conditions",
+        "λ at the end",
+        "misclassified training cases, %",
     ):
         assert words in text, words
     assert sum(bool(found.pictures) for found in log.read_all(directory)) == 1

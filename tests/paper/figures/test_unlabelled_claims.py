@@ -5,7 +5,7 @@ import math
 import pytest
 from synthetic import REFUSED, run_log, steps
 
-from natgrad_paper.figures.unlabelled.claims import CLAIMS, Exceeds, excess
+from natgrad_paper.figures.unlabelled.claims import CLAIMS, Exceeds, dampings, excess
 from natgrad_paper.report.claims import Verdict, judge
 from natgrad_paper.report.load import Runs
 
@@ -84,3 +84,12 @@ def test_the_mechanism_of_ailing_runs_is_void():
     (finding,) = Exceeds("same")(runs)
     assert finding.verdict is Verdict.VOID
     assert "50 steps in a row refused" in finding.words
+
+
+def test_the_page_says_what_damping_each_condition_ended_with():
+    logs = [run_log("same", seed) for seed in range(3)] + [run_log("other", 0, end=None, order=2)]
+    for found, end in zip(logs, (0.5, 0.03, 4.0, 7.0), strict=True):
+        found.evaluations[-1]["damping"] = end
+    ((table,),) = [part.contents for part in dampings(Runs.of(logs))]
+    assert [(row[0], row[1].text, row[1].note) for row in table.rows] == [("SAME", "0.500", "(0.0300–4.00)")]
+    assert dampings(Runs.of(logs[3:])) == []

@@ -8,16 +8,20 @@ from natgrad_paper.report import health
 from natgrad_paper.report.claims import Below, Claim, Finding, Verdict, absent, compare
 from natgrad_paper.report.figure import paired
 from natgrad_paper.report.load import Runs
-from natgrad_paper.report.parts import Part, Picture
+from natgrad_paper.report.parts import Cell, Part, Picture, Table
+from natgrad_paper.report.tables import number, ranged
 from natgrad_paper.report.views import LINEAR, Measure, Panel, View
 from natgrad_paper.training.log import RunLog
 
 WORDS = "cross-entropy on the whole training set\n(sum over outputs, mean over cases)"
 COST = Panel(Measure("cross_entropy", "training cost", WORDS))
+TRAIN = Panel(
+    Measure("misclassified", "training error", "misclassified training cases, %", LINEAR, "%", 100.0)
+)
 TEST = Panel(Measure("test_misclassified", "test error", "misclassified test cases, %", LINEAR, "%", 100.0))
-TRAIN = Measure("misclassified", "training error", "misclassified training cases, %", LINEAR, "%", 100.0)
-VIEW = View((COST, TEST), (TRAIN,), "Training and test error against the number of updates")
-"""The paper's training error is on a log scale. Here it is the cost, which unlike a count of mistakes is never zero."""
+VIEW = View((COST, TRAIN, TEST), (), "Training and test error against the number of updates")
+JUDGED = COST, TEST
+"""What claims compare: the cost in place of the training error, because a count of mistakes can be zero."""
 
 GROUPS = (
     ("The paper’s sizes", ("same", "other", "unlabelled")),
@@ -37,8 +41,23 @@ def differences(runs: Runs) -> list[Part]:
         "One dot per seed, at the end of the shorter of the two runs; diamonds and lines: mean and Student’s 95% "
         "interval; grey: what is too small to count."
     )
-    drawn = Picture(paired(runs, pairs, *VIEW.panels), caption)
+    drawn = Picture(paired(runs, pairs, *JUDGED), caption)
     return [Part("Differences between the conditions", "differences-between", [drawn])]
+
+
+def dampings(runs: Runs) -> list[Part]:
+    """Return the section that shows λ at the end of each condition, which may be another reason for a difference."""
+    rows: list[list[str | Cell]] = []
+    for name in runs.methods:
+        logs = runs.method(name)
+        ends = [log.evaluations[-1].get("damping") for log in logs if log.complete and log.evaluations]
+        if known := [float(end) for end in ends if end is not None]:
+            rows.append([runs.label(name), ranged(number(float(np.median(known))), known, len(logs))])
+    caption = (
+        "Median over seeds, with least and largest. The claims compare conditions that may differ in λ, too."
+    )
+    table = Table(["the metric’s samples", "λ at the end"], rows, caption, numbers=True)
+    return [Part("λ at the end", "damping", [table])] if rows else []
 
 
 def excess(log: RunLog) -> float | None:
@@ -84,13 +103,13 @@ CLAIMS = (
         "a",
         "Re-using the gradient’s samples for the metric gives the worst training error and the worst test error.",
         "Other training samples, and unlabelled ones, below the same samples: training cost and test error.",
-        (Below("other", "same", VIEW.panels), Below("unlabelled", "same", VIEW.panels)),
+        (Below("other", "same", JUDGED), Below("unlabelled", "same", JUDGED)),
     ),
     Claim(
         "b",
         "Other training samples for the metric do better than the gradient’s own.",
         "Other training samples below the same samples: training cost and test error.",
-        (Below("other", "same", VIEW.panels),),
+        (Below("other", "same", JUDGED),),
     ),
     Claim(
         "c",
@@ -117,8 +136,8 @@ CLAIMS = (
         "The same with metric batches of equal size.",
         "As (a) and (c), with as many samples in every metric as in the gradient.",
         (
-            Below("other-equal", "same", VIEW.panels),
-            Below("unlabelled-equal", "same", VIEW.panels),
+            Below("other-equal", "same", JUDGED),
+            Below("unlabelled-equal", "same", JUDGED),
             Below("unlabelled-equal", "other-equal", (TEST,)),
             Below("other-equal", "unlabelled-equal", (COST,)),
         ),
