@@ -21,12 +21,16 @@ from natgrad_paper.report import provenance
 from natgrad_paper.report.claims import SEEDS, interval
 from natgrad_paper.report.curves import Line, line, pairs
 from natgrad_paper.report.load import Runs
-from natgrad_paper.report.views import AXES, CLOCK, Panel, View
+from natgrad_paper.report.views import AXES, CLOCK, Panel, Published, View
 
 INK, SOFT, FAINT = "#222222", "#666666", "#eeeeee"
 STYLE = Path(__file__).with_name("style.mplstyle")
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 """One style per group of methods; the last is for all further groups."""
+FAR = 5.0
+"""A line ends far above the others if its end is more than this many times the next lower one."""
+MARGIN = 1.25
+"""How far above the highest of the other lines an axis ends then."""
 Titled = Sequence[tuple[str, Sequence[str]]]
 Drawn = tuple[str, str, Line]
 """A method, its dashes and its line."""
@@ -85,8 +89,11 @@ def _saved(figure: Figure, form: str, metadata: dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def draw(runs: Runs, view: View, groups: Titled = ()) -> Figure:
-    """Return the figure: panels side by side, one line per method, and its sources in small print."""
+def draw(runs: Runs, view: View, groups: Titled = (), published: Published | None = None) -> Figure:
+    """Return the figure: panels side by side, one line per method, and its sources in small print.
+
+    Published errors are thin lines in the panels of the view's main error.
+    """
     parts = grouped(runs.methods, groups)
     with styled():
         figure = blank(12, 5.6)
@@ -94,11 +101,21 @@ def draw(runs: Runs, view: View, groups: Titled = ()) -> Figure:
         drawn = [
             draw_panel(place, runs, parts, panel) for panel, place in zip(view.panels, axes, strict=True)
         ]
-        for k, panel in enumerate(view.panels):
-            axes[k].set_ylabel(panel.measure.title if k == 0 or not view.shared else "")
+        tops = [
+            top([found for _, _, found in lines], panel)
+            for lines, panel in zip(drawn, view.panels, strict=True)
+        ]
+        tops = [max(tops)] * len(tops) if view.shared else tops
+        for k, (panel, place) in enumerate(zip(view.panels, axes, strict=True)):
+            if published is not None and panel.measure == view.main:
+                draw_published(place, published, k == 0)
+            cut(place, tops[k])
+            place.set_ylabel(panel.measure.title if k == 0 or not view.shared else "")
+        for place in axes:
+            dress(place)
         label_ends(axes[-1], runs, drawn[-1], [each[:2] for lines in drawn for each in lines])
         title(figure, runs)
-        small_print(figure, runs, parts, CLOCK in view.axes)
+        small_print(figure, runs, parts, CLOCK in view.axes, min(tops) < np.inf)
     return figure
 
 
@@ -114,8 +131,38 @@ def draw_panel(axes: Axes, runs: Runs, groups: Sequence[Group], panel: Panel) ->
                 draw_line(axes, found, runs.color(name), group.dashes, gid=gid)
                 drawn.append((name, group.dashes, found))
     axes.set_xlabel(AXES.get(panel.axis, panel.axis))
-    dress(axes)
     return drawn
+
+
+def top(lines: Sequence[Line], panel: Panel) -> float:
+    """Return where a logarithmic axis of errors should end, because a line ends far above the others; infinity if none.
+
+    More than half of the lines are kept whole. The others may leave the panel.
+    """
+    rising = sorted(lines, key=lambda each: float(each.mean[-1]))
+    ends = [float(each.mean[-1]) for each in rising]
+    gaps = [k for k in range(len(ends) // 2 + 1, len(ends)) if ends[k] > FAR * ends[k - 1]]
+    if panel.measure.scale.name != "log" or not gaps:
+        return np.inf
+    highest = max(float(each.high.max()) for each in rising[: gaps[0]])
+    return MARGIN * highest if ends[gaps[0]] > MARGIN * highest else np.inf
+
+
+def cut(axes: Axes, end: float) -> None:
+    """End an axis of errors there, if it does not end below."""
+    if end < axes.get_ylim()[1]:
+        axes.set_ylim(top=end)
+
+
+def draw_published(axes: Axes, published: Published, named: bool) -> None:
+    """Draw published errors as thin lines across a panel, named or not."""
+    for words, error in published.errors.items():
+        axes.axhline(error, color=SOFT, lw=0.5, gid=f"published-{error:g}")
+        if named:
+            place = axes.get_yaxis_transform()
+            axes.text(
+                0.01, error, f"{words}: {error:g}", transform=place, va="bottom", fontsize=6.5, color=SOFT
+            )
 
 
 def draw_line(axes: Axes, found: Line, color: str, dashes: str = "solid", **looks: Any) -> None:
@@ -135,10 +182,12 @@ def label_ends(
 ) -> None:
     """Name the lines to the right of a panel, each as near its end as the others allow; call it after all drawing.
 
-    Methods that only other panels show are named, too.
+    Methods that only other panels show are named, too. A name says where its line ends, if that is above the panel.
     """
     over = axes.transData - axes.transAxes
-    tips = {name: (found.x[-1], found.mean[-1]) for name, _, found in drawn}
+    highest = axes.get_ylim()[1]
+    ends = {name: float(found.mean[-1]) for name, _, found in drawn}
+    tips = {name: (found.x[-1], min(ends[name], highest)) for name, _, found in drawn}
     places = {name: float(over.transform(tip)[1]) for name, tip in tips.items()}
     names = dict(every) | {name: dashes for name, dashes, _ in drawn}
     rising = sorted(names, key=lambda name: places.get(name, 0.0))
@@ -149,7 +198,8 @@ def label_ends(
             tip, end = tips[name], (1.035, place)
             axes.annotate("", tip, end, "data", "axes fraction", looks, annotation_clip=False)
         axes.plot([1.04, 1.095], [place, place], color=runs.color(name), ls=names[name], **where)
-        axes.text(1.11, place, runs.label(name), va="center", fontsize=8, color=INK, **where)
+        above = f" ↑ {plain(ends[name])}" if ends.get(name, 0.0) > highest else ""
+        axes.text(1.11, place, runs.label(name) + above, va="center", fontsize=8, color=INK, **where)
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
@@ -220,14 +270,18 @@ def title(figure: Figure, runs: Runs, words: str = "") -> None:
     figure.suptitle(words, x=0.01, ha="left", fontsize=12.5, fontweight="bold")
 
 
-def small_print(figure: Figure, runs: Runs, groups: Sequence[Group] = (), timed: bool = False) -> None:
+def small_print(
+    figure: Figure, runs: Runs, groups: Sequence[Group] = (), timed: bool = False, cut_off: bool = False
+) -> None:
     """Write below a figure what a reader needs to judge and repeat it."""
-    data, cut = runs.header["data"], sum(not log.done for log in runs.logs)
+    data, unfinished = runs.header["data"], sum(not log.done for log in runs.logs)
     dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups)
     lines = f"Lines: {dashes.replace('dashdot', 'dash-dotted')}"
     what = [f"Data: {data['name']}, sha256 {data['sha256'][:16]}…", provenance.seeds(runs)]
     how = ["Training time excludes compiling and evaluating"] * timed + provenance.ratios(runs)
-    how += [f"{cut} of {len(runs.logs)} runs did not finish"] * (cut > 0) + [lines] * (len(groups) > 1)
+    how += ["↑: where a line ends that leaves the panel"] * cut_off
+    how += [f"{unfinished} of {len(runs.logs)} runs did not finish"] * (unfinished > 0)
+    how += [lines] * (len(groups) > 1)
     where = [provenance.versions(runs), provenance.machines(runs)]
     words = "\n".join("  ·  ".join(row) for row in (what, how, where) if row)
     figure.supxlabel(words, x=0.01, ha="left", fontsize=7, color=SOFT, linespacing=1.5)

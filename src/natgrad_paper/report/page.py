@@ -31,7 +31,8 @@ def write(runs: Runs, story: Story, directory: Path, presets: Presets = NONE) ->
     `presets` holds the settings of each of the experiment's presets, for the command on the page.
     """
     judged = claims.judge(story.claims, runs)
-    figure = story.figure(runs) if story.figure else draw(runs, story.view, story.groups)
+    published = story.published(runs)
+    figure = story.figure(runs) if story.figure else draw(runs, story.view, story.groups, published)
     drawn, command = svg(figure), provenance.command(runs, presets)
     files: dict[str, str | bytes] = {"report.html": html(runs, story, judged, drawn, command)}
     files |= {f"{runs.experiment}.svg": drawn, f"{runs.experiment}.png": png(figure)}

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from natgrad_paper.report.claims import Claim
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Part
-from natgrad_paper.report.views import RECONSTRUCTION, View
+from natgrad_paper.report.views import RECONSTRUCTION, Published, View
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Story:
     """Draws the figure, if it is not the usual one of errors against iterations and time."""
     caption: str = ""
     """What that figure shows, in sentences."""
+    published: Callable[[Runs], Published | None] = lambda runs: None
+    """Errors that others published, where these runs compare with them."""
     sections: Callable[[Runs], Iterable[Part]] = lambda runs: ()
     """Further sections, between the results and the claims."""
     diagnostics: bool = True

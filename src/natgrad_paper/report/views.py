@@ -101,6 +101,16 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Published:
+    """Errors that others published, drawn as thin lines."""
+
+    errors: Mapping[str, float]
+    """The errors by the words that name them in the figure."""
+    about: str
+    """What they are and how far they compare, for the caption."""
+
+
+@dataclass(frozen=True)
 class View:
     """What the report of an experiment shows."""
 

@@ -167,3 +167,16 @@ def test_every_claim_can_hold_and_fail():
     assert verdicts(LEVELS) == dict.fromkeys("abcdefghij", Verdict.HOLDS)
     wrong = {name: 1 / level for name, level in LEVELS.items()}
     assert verdicts({**wrong, "adam": 0.01}) == dict.fromkeys("abcdefghij", Verdict.FAILS)
+
+
+def test_published_errors_are_shown_beside_as_many_images_only():
+    published = figures.load("curves").story.published
+    few, every, original = (run_log() for _ in range(3))
+    for found in (every, original):
+        found.header["data"]["train"] = [20_000, 784]
+    original.header["data"]["name"] = "Curves"
+    assert published(Runs.of([few])) is None
+    shown = published(Runs.of([every]))
+    assert list(shown.errors.values()) == [0.11, 0.074, 0.058]
+    assert "These images are regenerated" in shown.about
+    assert "regenerated" not in published(Runs.of([original])).about

@@ -6,7 +6,7 @@ import synthetic
 from synthetic import run_log, runs
 
 from natgrad_paper.report import diagnostics, figure
-from natgrad_paper.report.views import LINEAR, RECONSTRUCTION, Measure, Panel, View
+from natgrad_paper.report.views import LINEAR, RECONSTRUCTION, Measure, Panel, Published, View
 
 ITERATIONS, SECONDS = RECONSTRUCTION.panels
 
@@ -160,3 +160,31 @@ def test_steps_are_drawn_for_those_who_have_some():
     assert [axes.get_title(loc="left") for axes in drawn.axes] == [quantity.title for quantity in used]
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["NGD"]
     assert diagnostics.draw(runs(run_log("sgd")), group) is None
+
+
+def test_an_axis_ends_below_a_line_that_ends_far_above_the_others():
+    logs = [run_log(name, errors=(8.0, 6.0, 2.0), scale=k + 1, order=k) for k, name in enumerate(("a", "b"))]
+    stray = run_log("stray", errors=(900.0, 800.0, 700.0), order=2)
+    drawn = figure.draw(runs(*logs, stray), RECONSTRUCTION)
+    for axes in drawn.axes:
+        assert 12.0 < axes.get_ylim()[1] < 700.0
+    assert [text.get_text() for text in drawn.axes[-1].texts if text.get_text()] == ["A", "B", "STRAY ↑ 700"]
+    assert "↑" in drawn.get_supxlabel()
+    # Of two lines neither is the odd one, and a line that is a little above the others needs no cut.
+    near = run_log("near", errors=(90.0, 80.0, 15.0), order=2)
+    for found in (runs(logs[0], stray), runs(*logs, near)):
+        whole = figure.draw(found, RECONSTRUCTION)
+        assert (
+            max(line.get_ydata().max() for line in lines(whole.axes[0]).values())
+            < whole.axes[0].get_ylim()[1]
+        )
+        assert "↑" not in figure.svg(whole).decode()
+
+
+def test_published_errors_are_thin_lines_with_a_name():
+    found = runs(run_log(errors=(8.0, 4.0, 2.0)))
+    drawn = figure.draw(found, RECONSTRUCTION, (), Published({"HF, others": 0.5}, "By others."))
+    for axes in drawn.axes:
+        np.testing.assert_allclose(lines(axes)["published-0.5"].get_ydata(), 0.5)
+        assert axes.get_ylim()[0] < 0.5
+    assert figure.svg(drawn).decode().count("HF, others: 0.5") == 1
