@@ -11,10 +11,11 @@ from rich.text import Text
 
 from natgrad_paper.report import claims, parts, provenance
 from natgrad_paper.report import tables as numbers
-from natgrad_paper.report.claims import Verdict
+from natgrad_paper.report.claims import Judged, Verdict
 from natgrad_paper.report.figure import grouped
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.story import Story
+from natgrad_paper.training.settings import CHOOSING
 
 SHOWN = 6
 """Columns of a story's own table that fit a screen."""
@@ -33,6 +34,8 @@ class Shown:
     head: Sequence[str]
     rows: Sequence[Sequence[tuple[str, str]]]
     numbers: bool
+    note: str = ""
+    """What stands below the table, or below the title alone if there are no rows."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         plain = not options.encoding.startswith("utf")
@@ -51,11 +54,13 @@ class Shown:
             )  # fmt: skip
         for row in self.rows:
             table.add_row(*(Text(words(text), style) for text, style in row))
-        yield table
+        yield table if self.rows else Text(words(self.title))
+        if self.note:
+            yield Text(words(self.note))
 
 
 def tables(runs: Runs, story: Story) -> list[Shown]:
-    """Return a short table of results, and the verdicts; of the findings, only those that are void."""
+    """Return a short table of results, and the verdicts on what the runs ask; of the findings, only the void ones."""
     found, shown = _results(runs, story), []
     if found is not None:
         seeds = f"means over {len(runs.seeds)} seeds" if len(runs.seeds) > 1 else f"seed {runs.seeds[0]}"
@@ -65,14 +70,34 @@ def tables(runs: Runs, story: Story) -> list[Shown]:
         ]
         rows = [[("–" if text == "not measured" else text, "") for text in row] for row in texts]
         shown.append(Shown(title, found.head, rows, True))
-    verdicts = []
-    for each in claims.judge(story.claims, runs):
+    verdicts, judged = [], claims.judge(story.claims, runs)
+    for each in judged:
+        if undecidable(each, runs):
+            continue
         voids = (found.words for found in each.findings if found.verdict is Verdict.VOID)
         causes = dict.fromkeys("void: " + words.rpartition("void: ")[2] for words in voids)
         words = "\n".join([each.claim.words, *causes])
         color = COLORS.get(each.verdict, "yellow")
         verdicts.append([(f"({each.claim.key})", ""), (words, ""), (each.words, color)])
-    return shown + [Shown("Claims", ("", "claim", "verdict"), verdicts, False)] * bool(verdicts)
+    last = Shown("Claims", ("", "claim", "verdict"), verdicts, False, rest(judged, runs))
+    return [*shown, last] if judged else shown
+
+
+def undecidable(judged: Judged, runs: Runs) -> bool:
+    """Whether the runs cannot decide a claim: methods are missing, or seeds are too few."""
+    few = len(runs.seeds) < claims.SEEDS and judged.verdict is Verdict.OPEN
+    return few or judged.verdict is Verdict.ABSENT
+
+
+def rest(judged: Sequence[Judged], runs: Runs) -> str:
+    """Return in words which claims the runs cannot decide; an empty text if there are none."""
+    if not runs.judged:
+        return f"No claim is judged: seeds from {CHOOSING} on are for choosing settings."
+    left = [each for each in judged if undecidable(each, runs)]
+    few = [each.claim.key for each in left if each.verdict is Verdict.OPEN]
+    absent = [each.claim.key for each in left if each.verdict is Verdict.ABSENT]
+    lines = (f"Not decided with fewer than {claims.SEEDS} seeds", few), ("Not asked by this run", absent)
+    return "\n".join(f"{words}: {provenance.listed(keys)}." for words, keys in lines if keys)
 
 
 def _results(runs: Runs, story: Story) -> parts.Table | None:

@@ -62,3 +62,24 @@ def test_an_experiment_without_errors_shows_its_own_first_table():
     text = printed(runs(run_log(errors=())), Story("Figure 2", sections=lambda runs: [part]))
     assert "0.25" in text
     assert printed(runs(run_log(errors=())), Story("Figure")) == ""
+
+
+def test_claims_that_the_runs_do_not_ask_are_one_line():
+    missing = tuple(Claim(key, f"Claim {key}.", "", (Below("a", key),)) for key in "xyz")
+    flat = " ".join(printed(several(), Story("Figure", claims=(*CLAIMS, *missing))).split())
+    assert "holds" in flat
+    assert flat.endswith("Not asked by this run: x, y and z.")
+    assert "not run" not in flat
+    assert "Claim x." not in flat
+    nothing = printed(several(), Story("Figure", claims=missing))
+    assert "verdict" not in nothing
+    assert nothing.strip().endswith("Not asked by this run: x, y and z.")
+
+
+def test_too_few_seeds_are_said_once():
+    few = runs(*(run_log(name, order=order) for order, name in enumerate(("a", "b"))))
+    text = printed(few, Story("Figure", claims=CLAIMS))
+    assert text.strip().endswith("Not decided with fewer than 3 seeds: a.")
+    assert "best" not in text
+    choosing = runs(*(run_log(name, 100, order=order) for order, name in enumerate(("a", "b"))))
+    assert "seeds from 100 on are for choosing" in printed(choosing, Story("Figure", claims=CLAIMS))
