@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-RECIPES = ("ngd", "ngd-l", "ncg-l", "kncg", "hf", "ksd")
-STEPS = 12
+RECIPES = ("ngd", "ngd-l", "ncg-l", "kncg", "hf", "ksd", "kronecker", "refresh", "rebase")
+"""The last three are the preconditioner's: NGD that applies it in 20 iterations, KNCG that renews its factors or its
+bases in every step."""
+STEPS, NEVER = 12, 10**6
 
 
 def step_of(recipe: str, batch: int) -> Callable[[], float]:
@@ -34,8 +36,14 @@ def step_of(recipe: str, batch: int) -> Callable[[], float]:
 
     import natgrad as ng
 
-    def kncg(*arguments: Any) -> Any:
-        return ng.kncg(*arguments, average=None) if hasattr(ng, "kncg") else ng.fast(*arguments)
+    def kncg(*arguments: Any, **rest: Any) -> Any:
+        return (
+            ng.kncg(*arguments, average=None, **rest) if hasattr(ng, "kncg") else ng.fast(*arguments, **rest)
+        )
+
+    def preconditioned(refresh: int, rebase: int) -> dict[str, Any]:
+        name = "preconditioner" if hasattr(ng, "kncg") else "precondition"
+        return {name: ng.Kronecker(refresh=refresh, rebase=rebase)}
 
     params = weights(CURVES)
     x = jnp.asarray(np.random.default_rng(1).random((batch, CURVES[0])), jnp.float32)
@@ -46,6 +54,11 @@ def step_of(recipe: str, batch: int) -> Callable[[], float]:
         "kncg": kncg,
         "hf": ng.hessian_free,
         "ksd": ng.krylov_subspace_descent,
+        "kronecker": lambda *a: ng.natural_gradient(
+            *a, solver=ng.CG(20, 0.0), **preconditioned(NEVER, NEVER)
+        ),
+        "refresh": lambda *a: kncg(*a, **preconditioned(1, NEVER)),
+        "rebase": lambda *a: kncg(*a, **preconditioned(NEVER, 1)),
     }[recipe]
     opt = build(model, ng.Bernoulli())
     state, step = opt.init(params), jax.jit(opt.step)
