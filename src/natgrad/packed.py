@@ -20,7 +20,7 @@ from jax import Array
 
 from natgrad.tree import Tree
 
-SMALL = 2**17
+SMALL = 2**15
 """The largest size of an array that is packed."""
 ALIKE = 4
 """So many arrays of one shape and dtype are not packed on a CPU: to cut one out takes a kernel for its place alone."""
