@@ -30,7 +30,6 @@ RECIPES = {
     "tonga": ng.tonga(MODEL, B, direction=ng.directions.Tonga(2, 3, centered=True)),
     "averaged": ng.kncg(MODEL, B),
     "gauss_newton": ng.gauss_newton(MODEL, B, count=5),
-    "stochastic_hessian_free": ng.stochastic_hessian_free(MODEL, B, steps_per_epoch=2),
 }
 
 

@@ -40,7 +40,6 @@ from natgrad.optimizer import Optimizer
 from natgrad.precondition import Diagonal, Identity, Preconditioner
 from natgrad.problem import Model
 from natgrad.search import (
-    Armijo,
     Backtrack,
     FixedRate,
     LineSearch,
@@ -386,60 +385,6 @@ def hessian_free(
         Backtrack() if search is None else search,
         GaussNewton() if metric is None else metric,
         LevenbergMarquardt(45.0) if damping is None else damping,
-        *common,
-    )
-
-
-def stochastic_hessian_free(
-    model: Model,
-    likelihood: Likelihood,
-    *,
-    steps_per_epoch: int,
-    iterations: int = 5,
-    preconditioner: Preconditioner | None = None,
-    metric: Metric | None = None,
-    damping: Damping | None = None,
-    objective: Objective | None = None,
-    l2: float | None = None,
-    weight_decay: float | None = None,
-    microbatch: int | None = None,
-    reject: float | None = None,
-    max_norm: float | None = None,
-    trainable: Any = None,
-    decayed: Any = None,
-    has_aux: bool = False,
-) -> Optimizer:
-    """Hessian-Free for minibatches, after Kiros (2013).
-
-    A step makes a few CG iterations. The warm start is 0.5 and grows by 1% per epoch to 0.99; the first trial length
-    falls by 0.2% per epoch. λ starts at 1 and falls by 1% to 3% per step, never below 0.01: without damping, warm
-    starts diverge along flat directions. Give `step` a minibatch and a tenth of it as `metric_inputs=`.
-
-    Args:
-        model: `model(params, inputs) -> outputs`, without an output activation.
-        likelihood: What the outputs mean.
-        steps_per_epoch: Steps between two changes of warm start and trial length.
-        iterations: CG iterations per step.
-        preconditioner: Default `Diagonal(0.75)`.
-        metric: Default `GaussNewton()`.
-        damping: Default `LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99)`.
-        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
-    """
-    import optax  # here, because it takes as long to import as the rest of natgrad
-
-    def warm_start(step: Any) -> Any:
-        return optax.exponential_decay(0.5, steps_per_epoch, 1.01, staircase=True, end_value=0.99)(step)
-
-    length = optax.exponential_decay(1.0, steps_per_epoch, 0.998, staircase=True)
-    preconditioner = Diagonal(0.75) if preconditioner is None else preconditioner
-    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
-    return Optimizer(
-        model,
-        likelihood,
-        TruncatedNewton(Natural(TruncatedCG(iterations, progress=None), preconditioner, warm_start)),
-        Backtrack(Armijo(initial=length)),
-        GaussNewton() if metric is None else metric,
-        LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99) if damping is None else damping,
         *common,
     )
 
