@@ -11,7 +11,7 @@ Every recipe also takes these and hands them to `Optimizer`, which says more abo
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Never
+from typing import Any, Never, overload
 
 import jax.numpy as jnp
 from jax import Array
@@ -33,6 +33,7 @@ from natgrad.directions import (
     TruncatedNewton,
     WithLastStep,
 )
+from natgrad.directions.natural import Solver
 from natgrad.kronecker import Kronecker
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, GaussNewton, Metric
@@ -99,7 +100,7 @@ def natural_gradient(
     *,
     learning_rate: Rate | None = None,
     search: Search | None = None,
-    solver: Any = None,
+    solver: Solver | None = None,
     preconditioner: Preconditioner | None = None,
     metric: Metric | None = None,
     damping: Damping | None = None,
@@ -138,6 +139,14 @@ def natural_gradient(
     )
 
 
+@overload
+def kncg(model: Model, likelihood: Likelihood, *, average: None, **rest: Any) -> Optimizer: ...
+
+
+@overload
+def kncg(model: Model, likelihood: Likelihood, *, average: float = 0.99, **rest: Any) -> Averaged: ...
+
+
 def kncg(
     model: Model,
     likelihood: Likelihood,
@@ -158,7 +167,7 @@ def kncg(
     decayed: Any = None,
     has_aux: bool = False,
     **unknown: Never,
-) -> Any:
+) -> Optimizer | Averaged:
     """KNCG: try it first on a new model, with minibatches of a hundred to a few thousand examples. No rate to tune.
 
     Kronecker-preconditioned natural conjugate gradient is NCG-Q with Kronecker factors. A step combines the
@@ -410,8 +419,8 @@ def krylov_subspace_descent(
 ) -> Optimizer:
     """Krylov Subspace Descent (Vinyals & Povey 2012): BFGS in span{g, Fg, …, F^{k−1}g, last step}, no damping.
 
-    Give `step` a large batch for the gradient, and two parts of it, drawn anew every step, as `metric_inputs=` and
-    `search_batch=`. `preconditioner=ng.Diagonal(1.0, floor=1e-4)` is the authors'.
+    Give `step` a large batch for the gradient. Draw two parts of it anew for every step: one is `metric_inputs=`, the
+    other `search_batch=`. The authors' preconditioner is `ng.Diagonal(1.0, floor=1e-4)`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.
