@@ -31,7 +31,6 @@ RECIPES = {
     "kncg": ng.kncg(model, G),
     "gauss_newton": ng.gauss_newton(model, G),
     "hessian_free": ng.hessian_free(model, G, solver=ng.TruncatedCG(4)),
-    "stochastic_hessian_free": ng.stochastic_hessian_free(model, G, steps_per_epoch=3),
     "krylov_subspace_descent": ng.krylov_subspace_descent(model, G, size=3),
     "tonga": ng.tonga(model, G),
 }

@@ -178,6 +178,13 @@ def test_from_loss_is_for_gauss_newton_alone():
     for metric in (ng.Fisher(), ng.MonteCarloFisher(), ng.DiagonalFisher()):
         with pytest.raises(TypeError, match=r"no distribution.*GaussNewton"):
             ng.metric_product(case.model, likelihood, case.params, case.inputs, metric=metric)(case.params)
+    for word, call in (
+        ("KL", lambda: likelihood.kl(R, S)),
+        ("mean", lambda: likelihood.mean(R)),
+        ("sample", lambda: likelihood.sample(jax.random.key(0), R)),
+    ):
+        with pytest.raises(TypeError, match=f"no distribution, so it has no {word}: .*from_log_prob"):
+            call()
 
 
 def test_equal_arguments_make_equal_likelihoods():

@@ -20,9 +20,6 @@ RECIPES = {
     ),
     "kncg": partial(ng.kncg, average=None),
     "hf": ng.hessian_free,
-    "shf": lambda model, likelihood, **options: ng.stochastic_hessian_free(
-        model, likelihood, steps_per_epoch=10, **options
-    ),
 }
 
 
@@ -280,22 +277,14 @@ def test_ten_thousand_steps_follow_a_drift(drift, name):
 
 def test_hessian_free_shortens_where_its_solution_overshoots():
     """1,000 random saturating nets, wild weights: fewer than 1% of the first steps find nothing."""
-    opts = [
-        ng.hessian_free(tanh_net, ng.Bernoulli(), damping=ng.LevenbergMarquardt(1e-3)),
-        ng.stochastic_hessian_free(
-            tanh_net, ng.Bernoulli(), steps_per_epoch=10, damping=ng.LevenbergMarquardt(1e-3)
-        ),
-    ]
+    opt = ng.hessian_free(tanh_net, ng.Bernoulli(), damping=ng.LevenbergMarquardt(1e-3))
     x = normal(7, 40, 3)
 
-    def first(opt, key):
+    def first(key):
         one, two = jax.random.split(key)
         params = jax.tree.map(lambda leaf: 4 * leaf, tanh_params(one))
         t = (jax.random.normal(two, (40, 1), jnp.float32) > 0).astype(jnp.float32)
         return opt.step(params, opt.init(params), (x, t))[2].accepted
 
-    for opt in opts:
-        accepted = jax.jit(jax.vmap(lambda key, opt=opt: first(opt, key)))(
-            jax.random.split(jax.random.key(1), 1000)
-        )
-        assert np.mean(accepted) > 0.99
+    accepted = jax.jit(jax.vmap(first))(jax.random.split(jax.random.key(1), 1000))
+    assert np.mean(accepted) > 0.99

@@ -174,13 +174,19 @@ def test_a_bad_gradient_from_elsewhere_is_refused():
     assert opt.step(params, state, batch, gradient=gradient)[2].accepted
 
 
-def test_weights_that_sum_to_zero_are_refused():
-    opt = METHODS["NGD"]
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_that_sum_to_zero_are_refused_and_leave_lambda_alone(method):
+    opt = METHODS[method]
     batches = clean()
-    batches["batch"] = (*batches["batch"][:2], jnp.zeros(7))
-    params, _, info = step(opt, CASE.params, opt.init(CASE.params), batches)
-    assert ng.Outcome(int(info.outcome)) == ng.Outcome.NONFINITE_GRADIENT
-    assert identical(params, CASE.params)
+    empty = batches | {"batch": (*batches["batch"][:2], jnp.zeros(7))}
+    params, state = CASE.params, opt.init(CASE.params)
+    for _ in range(3):
+        params, state, info = step(opt, params, state, empty)
+        assert ng.Outcome(int(info.outcome)) == ng.Outcome.NONFINITE_GRADIENT
+        assert identical(params, CASE.params)
+        assert state.damping == 0.5
+    assert finite(state)
+    assert step(opt, params, state, batches)[2].accepted
 
 
 def test_an_overflowing_step_is_refused():

@@ -35,6 +35,7 @@ NUMBERS = {
     "thresholds": lambda a: rule(low=0.1 * a, high=0.5 * a, raise_by=1.5 * a, lower_by=0.3 * a),
     "stretch": lambda a: rule(stretch=2 * a),
     "l2": lambda a: natural(l2=0.1 * a),
+    "least": lambda a: rule(least=0.1 * a),
     "weight_decay": lambda a: natural(weight_decay=0.1 * a),
     "reject": lambda a: natural(reject=-a),
     "max_norm": lambda a: natural(max_norm=a),
@@ -52,10 +53,21 @@ NUMBERS = {
     "warm start": lambda a: ng.hessian_free(MODEL, B, solver=ng.TruncatedCG(4), warm_start=0.5 * a),
     "exponent": lambda a: natural(preconditioner=ng.Diagonal(0.5 * a, floor=1e-4 * a)),
     "radius": lambda a: natural(search=ng.KLRadius(0.1 * a, a)),
+    "first length": lambda a: natural(search=ng.LineSearch(initial=a)),
     "Armijo": lambda a: natural(search=ng.search.Armijo(1e-2 * a, 0.5 * a)),
+    "Kronecker factors": lambda a: ng.kncg(
+        MODEL, B, preconditioner=ng.Kronecker(decay=0.5 * a, uneven=200 * a), average=None
+    ),
     "decay": lambda a: ng.tonga(MODEL, B, direction=ng.directions.Tonga(2, 3, decay=0.5 * a)),
     "floor of a Krylov basis": lambda a: ng.Optimizer(
         MODEL, B, ng.directions.Krylov(3, floor=1e-4 * a), ng.search.SubspaceBFGS(3)
+    ),
+    "ratio of many rows": lambda a: ng.gauss_newton(MODEL, B, count=5, ratio=0.1 * a),
+    "floor and bend of many rows": lambda a: ng.Optimizer(
+        MODEL, B, ng.directions.Fan(5, floor=1e-2 * a, bend=0.5 * a), ng.search.Pick()
+    ),
+    "momentum": lambda a: ng.Optimizer(
+        MODEL, B, ng.directions.Spring(0.5 * a), ng.FixedRate(0.3), damping=ng.Constant(0.1)
     ),
     "structural damping": lambda a: natural(metric=ng.Fisher() + ng.StructuralDamping(MODEL, 0.1 * a)),
 }

@@ -105,6 +105,16 @@ def test_line_search_returns_zero_where_nothing_is_lower(probe):
     assert found.change == 0
 
 
+@pytest.mark.parametrize(
+    "search",
+    [ng.FixedRate(), ng.KLRadius(1.0), ng.LineSearch(), ng.search.Armijo()],
+    ids=lambda search: type(search).__name__,
+)
+def test_one_length_does_not_say_how_to_combine_two_rows(search):
+    with pytest.raises(ValueError, match=f"{type(search).__name__} needs one row; this direction gives 2"):
+        search(*several([-1.0, -2.0]), lambda z: -jnp.sum(z))
+
+
 MEASURING = {
     "line": (ng.LineSearch(), 1),
     "Armijo": (ng.search.Armijo(), 1),

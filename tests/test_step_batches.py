@@ -1,6 +1,7 @@
 """Batches, weights, chunks, contexts and precisions: what a step may be given."""
 
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from models import MODELS, WEIGHTS, mlp, targets_for
 
 import natgrad as ng
 from natgrad.examples import window
+from natgrad.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 
@@ -105,6 +107,80 @@ def test_weights_bias_the_metric_as_the_dense_formula_says():
         params, _, _ = opt.step(PARAMS, opt.init(PARAMS), (X, T, WEIGHTS), **options)
         expected = -oracles.solve(oracles.metric(J, M, weights), g, 0.2)
         np.testing.assert_allclose(flat(params) - FLAT, expected, rtol=1e-9, atol=1e-11)
+
+
+OTHER, HALF = (X[:4] + 0.2, T[:4], WEIGHTS[:4]), (X[2:] - 0.1, T[2:])
+BATCHES = {
+    "gradient": ({}, {}),
+    "metric, inputs alone": ({"metric": OTHER[0]}, {"metric_inputs": OTHER[0]}),
+    "metric, with weights": (
+        {"metric": (OTHER[0], None, OTHER[2])},
+        {"metric_inputs": OTHER[0], "metric_weights": OTHER[2]},
+    ),
+    "metric, weights alone": ({"metric": (None, None, WEIGHTS**2)}, {"metric_weights": WEIGHTS**2}),
+    "search": ({"search": OTHER}, {"search_batch": OTHER}),
+    "ratio": ({"ratio": OTHER}, {"ratio_batch": OTHER}),
+    "all": (
+        {"metric": X + 0.1, "search": OTHER, "ratio": HALF},
+        {"metric_inputs": X + 0.1, "search_batch": OTHER, "ratio_batch": HALF},
+    ),
+}
+
+
+def same(x, y):
+    jax.tree.map(np.testing.assert_array_equal, x, y)
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches_in_one_record_make_the_same_step_to_the_bit(name):
+    fields, keywords = BATCHES[name]
+    opt = ng.natural_gradient(mlp, ng.Bernoulli(), search=ng.LineSearch(), solver=ng.CG(5))
+    state = opt.init(PARAMS)
+    found = opt.step(PARAMS, state, ng.Batches(gradient=(X, T, WEIGHTS), **fields))
+    same(found, opt.step(PARAMS, state, (X, T, WEIGHTS), **keywords))
+    # Each batch makes a difference.
+    plain = opt.step(PARAMS, state, (X, T, WEIGHTS) if fields else (X, T))
+    assert any(
+        not np.array_equal(a, b, equal_nan=True)
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True)
+    )
+
+
+def test_one_batch_for_search_and_ratio_is_bound_once(monkeypatch):
+    """The step is that of two batches that are equal."""
+    bound, examples = [], Problem.examples
+    monkeypatch.setattr(Problem, "examples", lambda *given: bound.append(given) or examples(*given))
+    opt = ng.natural_gradient(lambda p, x: mlp(p, x), ng.Bernoulli(), search=ng.LineSearch(), solver=ng.CG(5))
+    steps, counts = [], []
+    for ratio in (OTHER, (*OTHER,)):
+        bound.clear()
+        steps.append(opt.step(PARAMS, opt.init(PARAMS), (X, T), search_batch=OTHER, ratio_batch=ratio))
+        counts.append(len(bound))
+    assert counts == [2, 3]
+    close(*steps, 1e-12)
+
+
+class Points(NamedTuple):
+    inside: Any
+    edge: Any
+
+
+@pytest.mark.parametrize("kind", [Points, lambda *points: points], ids=["named", "plain"])
+def test_a_tuple_like_the_inputs_is_the_metrics_inputs_alone(kind):
+    """A Product's inputs are a tuple, too: it is not read as (inputs, targets)."""
+    batch = kind(X, X[:4] - 0.5), (T[:, :1], jnp.array([0, 1, 1, 0]))
+    other, labels = kind(X[:5] + 0.1, X[:3] - 0.2), (T[:5, :1], jnp.array([2, 0, 1]))
+    likelihood = ng.Product(ng.Gaussian(0.5), ng.Categorical())
+    opt = ng.natural_gradient(interior_and_boundary, likelihood, solver=EXACT)
+    state = opt.init(PARAMS)
+    wanted = opt.step(PARAMS, state, batch, metric_inputs=other)
+    for metric in (other, (other, None), (other, None, None)):
+        same(opt.step(PARAMS, state, ng.Batches(batch, metric)), wanted)
+    labelled = replace(opt, metric=ng.EmpiricalFisher())
+    wanted = labelled.step(PARAMS, state, batch, metric_inputs=other, metric_targets=labels)
+    same(labelled.step(PARAMS, state, ng.Batches(batch, (other, labels))), wanted)
+    with pytest.raises(ValueError, match="EmpiricalFisher is defined by labels"):
+        labelled.step(PARAMS, state, ng.Batches(batch, other))
 
 
 def interior_and_boundary(params, inputs):

@@ -36,7 +36,6 @@ from natgrad.recipes import (
     natural_conjugate_gradient,
     natural_gradient,
     sgd,
-    stochastic_hessian_free,
     tonga,
 )
 from natgrad.search import (

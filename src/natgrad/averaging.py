@@ -36,7 +36,8 @@ class AveragedState(NamedTuple):
     """θ̄: what to evaluate and to keep, in float32 at least. Before the first step it equals the parameters. The
     context of a `Stateful` model, `info.context`, belongs to the parameters themselves, not to θ̄."""
     alike: Array
-    """Steps in a row, up to 4, whose loss is the one the step before ended with: four mean one batch."""
+    """How many steps in a row, counted up to 4, began with the loss that the step before ended with. Four mean that
+    all of them saw one batch."""
 
 
 @dataclass(frozen=True)

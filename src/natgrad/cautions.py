@@ -1,6 +1,6 @@
 """What `ng.check` warns about: nothing is wrong, but training will be hard. Each warning has one function.
 
-The natural gradient itself does not depend on the scale of the inputs. λI and a solver that stops early do.
+The natural gradient itself does not depend on the scale of the inputs. With λI, or a solver that stops early, it does.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from natgrad import tree
-from natgrad.faults import Case, Found
+from natgrad.faults import Case, Remark
 from natgrad.likelihood import Categorical, Gaussian
 from natgrad.tree import Tree
 
@@ -48,7 +48,7 @@ class Columns:
         return f"{self.name}[:, {place}]"
 
 
-def scale(case: Case) -> Found:
+def scale(case: Case) -> Remark:
     """Compare the ranges of the input columns.
 
     Ranges are compared, not standard deviations: a pixel that is rarely on has a small deviation, which is ordinary.
@@ -70,7 +70,7 @@ def scale(case: Case) -> Found:
     )
 
 
-def inputs(case: Case) -> Found:
+def inputs(case: Case) -> Remark:
     """Look for input columns with one value for all examples.
 
     A column of zeros may pass (the border of an image): its weights get no gradient, and nothing else is harmed.
@@ -84,7 +84,7 @@ def inputs(case: Case) -> Found:
     return words, "A constant that is not 0 acts as a second bias: drop the column, or subtract its mean."
 
 
-def outputs(case: Case, key: Array) -> Found:
+def outputs(case: Case, key: Array) -> Remark:
     """Look for outputs with one value for all examples, here and at parameters nearby.
 
     A look at one point would not be enough: a last layer that starts at 0 is ordinary, and any step makes it vary.
@@ -103,7 +103,7 @@ def outputs(case: Case, key: Array) -> Found:
     )
 
 
-def batch(case: Case) -> Found:
+def batch(case: Case) -> Remark:
     """Compare the number of examples with the number of outputs, where the metric cannot have full rank."""
     parts = case.problem.likelihood.parts()
     several = case.outputs if len(parts) > 1 else (case.outputs,)
@@ -123,7 +123,7 @@ def batch(case: Case) -> Found:
     return None
 
 
-def few_parameters(case: Case) -> Found:
+def few_parameters(case: Case) -> Remark:
     """Tell whether a direct solve is cheap: the loss is a sum of squares, and there are few parameters."""
     if not all(isinstance(part, Gaussian) for part in case.problem.likelihood.parts()):
         return None

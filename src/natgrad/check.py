@@ -13,7 +13,7 @@ from jax import Array
 
 from natgrad import cautions, faults
 from natgrad.custom import Loss
-from natgrad.faults import Finding, Found, Stop
+from natgrad.faults import Finding, Remark, Stop
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, GaussNewton, Metric
 from natgrad.problem import Model
@@ -103,7 +103,7 @@ def check(
     try:
         case = faults.prepare(model, likelihood, params, batch, objective, context, trainable, has_aux)
         passed += ["parameters", "shapes"]
-        looks: dict[str, Callable[[], Found]] = {
+        looks: dict[str, Callable[[], Remark]] = {
             "data": lambda: faults.data(case),
             "targets": lambda: faults.targets(case),
             "outputs": lambda: faults.outputs(case),

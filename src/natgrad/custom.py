@@ -18,6 +18,10 @@ from natgrad import tree
 from natgrad.likelihood import AtOutputs, Likelihood
 from natgrad.tree import Tree
 
+NO_DISTRIBUTION = (
+    "from_loss defines no distribution, so it has no {}: build the likelihood with from_log_prob."
+)
+
 
 def hessian_at_outputs(loss: Callable[[Tree], Array], outputs: Tree, u: Tree) -> Tree:
     """Return (∂²/∂r² Σ loss(r)) u for a loss that is separable over examples."""
@@ -210,6 +214,18 @@ class Loss(Likelihood):
     def at(self, outputs: Tree) -> AtOutputs:
         """Refuse: a bare loss defines no distribution."""
         raise TypeError("from_loss defines no distribution, so no Fisher: use metric=ng.GaussNewton().")
+
+    def kl(self, outputs: Tree, new_outputs: Tree) -> Array:
+        """Refuse, as `at` does."""
+        raise TypeError(NO_DISTRIBUTION.format("KL"))
+
+    def mean(self, outputs: Tree) -> Tree:
+        """Refuse, as `at` does."""
+        raise TypeError(NO_DISTRIBUTION.format("mean"))
+
+    def sample(self, key: Array, outputs: Tree) -> Tree:
+        """Refuse, as `at` does."""
+        raise TypeError(NO_DISTRIBUTION.format("sample"))
 
     def check(self, outputs: Tree, targets: Tree) -> None:
         """Refuse a loss that does not return one number per example."""

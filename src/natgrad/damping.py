@@ -169,9 +169,9 @@ class LevenbergMarquardt(Damping):
       λ, and λ rises.
     * λ does not fall while steps do not help the batches that follow. Taking d back would lower the next batch's loss
       by gᵀd − ½dᵀFd. λ stops falling while the average of that over the last steps is positive.
-    * After rises on minibatches λ falls slowly: by as little as the eighth root of 1 / raise_by, and twice as fast
-      after every eight falls. One failure in about seven steps keeps λ where it is (Rechenberg's rule has one success
-      in five).
+    * After rises on minibatches λ falls slowly. The slowest fall multiplies it by the eighth root of 1 / raise_by.
+      After every eight falls log λ falls twice as fast. One failure in about seven steps keeps λ where it is
+      (Rechenberg's rule has one success in five).
 
     `reduction` says which promise ρ divides by. "quadratic" (Martens 2010): gᵀd + ½dᵀ(F + l2·I)d. "linear" (the
     paper): gᵀd alone. On a quadratic loss gᵀd is twice the true change, so ρ tends to ½ where the quadratic promise

@@ -102,7 +102,7 @@ class OverExamples(Generic[Seen]):
 def over_groups(
     fn: Callable[[Examples], tuple[Tree, Tree]], examples: Examples, groups: int
 ) -> tuple[Tree, Tree]:
-    """Return Σ over groups of examples of fn's first result, and its second from every group, stacked."""
+    """Call fn on each of `groups` groups of examples; return its first results summed, its second results stacked."""
     chunking = Chunking(examples.longest, -(-examples.longest // groups))
     return _scan(chunking, lambda part, _: fn(part), examples, ())
 

@@ -33,10 +33,12 @@ class Stop(Exception):
     """The remaining checks cannot run."""
 
 
-Found = tuple[str, str] | None
+Remark = tuple[str, str] | None
+"""What was found, and what to do about it; None if there is nothing to say."""
 
 SCALES = (1.0, -3.0, 3.0)
-"""The outputs are computed at the parameters times each of these, and away from 0: parameters may start there."""
+"""The outputs are computed at the parameters times each of these. If the factor is not 1, small numbers of both signs
+are added, because parameters that start at 0 would stay there."""
 # These programs run once or twice, so they are compiled fast rather than well.
 _quickly = partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -150,7 +152,7 @@ def _advice(problem: Problem, params: Tree, batch: Any) -> str:
     return "The model runs. Make its outputs, the targets and the weights fit: one row each per example."
 
 
-def data(case: Case) -> Found:
+def data(case: Case) -> Remark:
     """Look for numbers that are not finite, and for weights that are negative or all 0."""
     named = (("inputs", case.examples.inputs), ("targets", case.examples.targets), ("weights", case.weights))
     for name, values in named:
@@ -176,7 +178,7 @@ def _finite(values: Tree) -> bool:
     return all(np.isfinite(np.asarray(leaf, np.float64)).all() for leaf in floating)
 
 
-def targets(case: Case) -> Found:
+def targets(case: Case) -> Remark:
     """Look at the values of the targets, where the likelihood restricts them."""
     if case.problem.objective is not None:
         return None
@@ -190,7 +192,7 @@ def targets(case: Case) -> Found:
     return None
 
 
-def _target_values(likelihood: Likelihood, outputs: Any, targets: Any, counted: np.ndarray) -> Found:
+def _target_values(likelihood: Likelihood, outputs: Any, targets: Any, counted: np.ndarray) -> Remark:
     if not isinstance(likelihood, (Bernoulli, Categorical, Poisson)):
         return None
     hard = np.ndim(targets) < outputs.ndim
@@ -218,7 +220,7 @@ def _target_values(likelihood: Likelihood, outputs: Any, targets: Any, counted: 
     return None
 
 
-def _probabilities(likelihood: LogProb, outputs: Any, targets: Any, counted: np.ndarray) -> Found:
+def _probabilities(likelihood: LogProb, outputs: Any, targets: Any, counted: np.ndarray) -> Remark:
     losses = np.asarray(likelihood.nll(outputs, targets))
     bad = np.flatnonzero(~np.isfinite(losses) & counted)
     if not len(bad):
@@ -229,7 +231,7 @@ def _probabilities(likelihood: LogProb, outputs: Any, targets: Any, counted: np.
     )
 
 
-def outputs(case: Case) -> Found:
+def outputs(case: Case) -> Remark:
     """Look for an output activation: outputs in the range of an activation, however the parameters are scaled."""
     probes = [jax.tree.map(lambda leaf, k=k: leaf[k], case.scaled) for k in range(len(SCALES))]
     several = isinstance(case.problem.likelihood, Product)
@@ -257,7 +259,7 @@ def outputs(case: Case) -> Found:
     return None
 
 
-def determinism(case: Case) -> Found:
+def determinism(case: Case) -> Remark:
     """Compare the outputs of two calls of the model."""
     if _close(case.outputs, case.again):
         return None
@@ -267,7 +269,7 @@ def determinism(case: Case) -> Found:
     )
 
 
-def independence(case: Case) -> Found:
+def independence(case: Case) -> Remark:
     """Run the model on half of the examples."""
     if isinstance(case.problem.model, Stateful):
         return None
@@ -290,7 +292,7 @@ def independence(case: Case) -> Found:
     )
 
 
-def metric(case: Case, metric: Metric, key: Array) -> Found:
+def metric(case: Case, metric: Metric, key: Array) -> Remark:
     """Look at uᵀFv, vᵀFu and vᵀFv for random u and v."""
     examples = case.examples
     if not metric.takes_targets(case.problem):
@@ -365,7 +367,7 @@ def _probe(product: Callable[[Tree], Tree], params: Tree, random: np.random.Gene
     return [u @ fv, v @ fu, u @ fu, v @ fv, size]
 
 
-def loss(case: Case, loss: Callable[[Tree], Any]) -> Found:
+def loss(case: Case, loss: Callable[[Tree], Any]) -> Remark:
     """Compare the gradients of the two losses, here and at a point nearby: equal if they differ by a constant."""
     rest = case.problem.rest
 

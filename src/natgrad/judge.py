@@ -122,7 +122,10 @@ def fresh(loss: Array, last: LastStep) -> Array:
 
 
 def _share(here: Here, proposal: Proposal) -> Array:
-    """Return λ‖s∘n‖² / gᵀn for the first row n: λ's share in nᵀ(F + λS)n, if n solves (F + λS)n = g; 0 for no row."""
+    """Return λ‖s∘n‖² / gᵀn for the first row n, or 0 if gᵀn = 0.
+
+    If n solves (F + λS)n = g, this is λ's share in nᵀ(F + λS)n.
+    """
     length = tree.norm(tree.first(proposal.scaled))
     slope = jnp.abs(proposal.slopes[0])
     # The order matters: the square of a length may be too small for its dtype.

@@ -78,7 +78,9 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Kronecker(Preconditioner):
-    """P = L ⊗ R / τ + λI for every leaf, no eigenvalue below 1e-4 of their mean; vectors get their diagonal.
+    """P = L ⊗ R / τ + λI for every leaf read as a matrix; for a vector, the diagonal of its metric, plus λ.
+
+    No eigenvalue of P is below 1e-4 of the mean eigenvalue of L ⊗ R / τ, or of the mean of the vector's diagonal.
 
     The factors are averages over steps of Σ_b S_b S_bᵀ and Σ_b S_bᵀ S_b. S_b is the sum of the scores of one of
     `blocks` groups of the metric's examples, with random signs. The estimate is unbiased and takes one backward pass.
@@ -107,9 +109,9 @@ class Kronecker(Preconditioner):
     rank: int = 128
     """Eigenvectors kept per side; the remaining directions share the mean of their eigenvalues."""
     sketch: int = 8
-    """Columns that stand for a score's other side in its Gram matrices: (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I, unbiased and many
-    times cheaper. Each is the sum of some of the score's columns, with random signs; a score with no more columns
-    than this loses nothing."""
+    """To how many columns a score S is reduced before its product SSᵀ is formed, and to how many rows before SᵀS is.
+    The factors take (SΩ)(SΩ)ᵀ with E[ΩΩᵀ] = I in place of SSᵀ, which is unbiased and many times cheaper. A column of SΩ
+    is the sum of some columns of S, with random signs. A score with no more columns than this is kept whole."""
     uneven: float | None = None
     """P = L ⊗ R / τ + λS: if the sizes of the data's columns differ by more than this factor, a leaf that reads them
     damps each in units of its own. The measure is the standard deviation of log p, p the peaks of the leaf's inputs.
@@ -152,8 +154,8 @@ class Kronecker(Preconditioner):
         memory = _renewed(rebase, lambda memory: _rebased(turns, scaled(memory)), memory, but="factor")
         divided = self._divider(memory, here.gradient, here.shift)
         memory = _with_scales(memory, before)
-        # This is a branch because XLA compiles equal kernels once. Later kernels that read a part of a stack would
-        # all differ; the end of a branch keeps the parts out of them.
+        # The division stands in a branch to save compile time: XLA compiles equal kernels once. Without the branch,
+        # later kernels would also cut their own part out of a stack, and no two of them would be equal.
         return lambda r: jax.lax.cond(sound, divided, lambda r: r, r), memory
 
     def _arranged(self, theta: Tree) -> Arranged:
@@ -279,7 +281,7 @@ class Kronecker(Preconditioner):
     def _divider(self, memory: Memory, like: Tree, shift: Array) -> Callable[[Tree], Tree]:
         """Return r ↦ P⁻¹r for trees like this one."""
         groups, rows, _, _ = self._arranged(like)
-        spectra = [_spectrum(sides) for sides in memory.sides]
+        divisors = [_divisor(sides) for sides in memory.sides]
 
         def divide(r: Tree) -> Tree:
             leaves, structure = jax.tree.flatten(r)
@@ -288,7 +290,7 @@ class Kronecker(Preconditioner):
                 least = jnp.maximum(FLOOR * vectors.mean, _tiny(flat))
                 row.put(flat / jnp.maximum(vectors.diagonal + shift.astype(flat.dtype), least), leaves)
             for group in groups:
-                left, right = group.left.of(spectra), group.right.of(spectra)
+                left, right = group.left.of(divisors), group.right.of(divisors)
                 group.put(_solved(shift, group.matrices(leaves), group.sizes, left, right), leaves)
             return jax.tree.unflatten(structure, leaves)
 
@@ -342,7 +344,7 @@ def _peak(sides: Sides, found: Array) -> Array | None:
 
 
 def _with_scales(memory: Memory, before: Memory) -> Memory:
-    """Return the memory with the scales, and their peaks, that it was without."""
+    """Return the memory with the scales and peaks of `before` where `_without_scales` had left them out."""
     return memory._replace(
         sides=tuple(
             old._replace(**{name: value for name, value in new._asdict().items() if value is not None})
@@ -413,7 +415,7 @@ def _rest(sides: Sides, factor: Array, values: Array) -> Array | None:
     return jnp.maximum(jnp.sum(diagonal, axis=1) - jnp.sum(values, axis=1), 0) / outside
 
 
-class Spectrum(NamedTuple):
+class Divisor(NamedTuple):
     """What a division needs to know about sides."""
 
     basis: Array | None
@@ -425,7 +427,7 @@ class Spectrum(NamedTuple):
     scale: Array | None
 
 
-def _spectrum(sides: Sides) -> Spectrum:
+def _divisor(sides: Sides) -> Divisor:
     values = sides.values
     if values is None:
         values = sides.factor if sides.scale is None else sides.factor / sides.scale**2
@@ -438,10 +440,10 @@ def _spectrum(sides: Sides) -> Spectrum:
         values = jnp.concatenate([values, outside], axis=1)
     root = jnp.maximum(jnp.sqrt(trace), _tiny(trace))
     # a b / τ can be finite even if a b or 1 / τ is not.
-    return Spectrum(sides.basis, values / root[:, None], root, sides.scale)
+    return Divisor(sides.basis, values / root[:, None], root, sides.scale)
 
 
-def _solved(shift: Array, matrices: Array, sizes: list[int], left: Spectrum, right: Spectrum) -> Array:
+def _solved(shift: Array, matrices: Array, sizes: list[int], left: Divisor, right: Divisor) -> Array:
     """Return (L ⊗ R / τ + λS)⁻¹ r: divided by √S, solved in the eigenbases there, divided by √S."""
     matrices = _divided(_divided(matrices, left.scale, 0), right.scale, 1)
     # The two traces differ only because of the sketches.
@@ -464,7 +466,7 @@ def _tiny(like: Array) -> Any:
     return jnp.finfo(like.dtype).tiny ** 0.5
 
 
-def _onto(side: Spectrum, matrices: Array, axis: int) -> Array:
+def _onto(side: Divisor, matrices: Array, axis: int) -> Array:
     """Return the matrices in a side's eigenbasis, followed, if it is not whole, by what lies outside it."""
     if side.basis is None:
         return matrices
@@ -474,7 +476,7 @@ def _onto(side: Spectrum, matrices: Array, axis: int) -> Array:
     return jnp.concatenate([inside, matrices - _times(side.basis, inside, axis)], axis=1 + axis)
 
 
-def _back(side: Spectrum, divided: Array, axis: int) -> Array:
+def _back(side: Divisor, divided: Array, axis: int) -> Array:
     """Return the matrices from what `_onto` made of them."""
     if side.basis is None:
         return divided

@@ -34,8 +34,8 @@ class Term:
 
     scale: Array | None = None
     """A factor of the whole term; None is 1."""
-    name: str = "This metric"
-    """The term's name in error messages."""
+    name: str
+    """Its name in error messages, if it has no root."""
     damps: bool = False
     """Whether the term only damps: it is part of the solver's matrix, but of no prediction and no divergence."""
 
@@ -100,7 +100,7 @@ class RootedTerm(Term):
         raise NotImplementedError
 
     def diagonal(self, key: Array, groups: int) -> Tree:
-        """Return diag(F), or an unbiased estimate of it from so many groups of examples."""
+        """Return diag(F), or an unbiased estimate of it, for which the examples are divided into `groups`."""
         raise NotImplementedError
 
 
@@ -249,7 +249,7 @@ class JacobianTerm(RootedTerm):
         return self._residual(seen)
 
     def bend(self, v: Tree) -> Tree:
-        """Return Σ c Jᵀ M f″: two forward passes in one, one backward."""
+        """Return Σ c Jᵀ M f″: forward mode applied twice, then one backward pass."""
 
         def part(seen: Linearization) -> Tree:
             return seen.vjp(self._weighted(seen, self._problem.second(self._params, seen.examples, v)))
@@ -257,7 +257,7 @@ class JacobianTerm(RootedTerm):
         return self._linear.sum(part)
 
     def second(self, v: Tree) -> Array:
-        """Return √c Cᵀ f″: two forward passes in one. Aᵀ times it is `bend`."""
+        """Return √c Cᵀ f″, with forward mode applied twice. `bend` is Aᵀ times this."""
 
         def part(seen: Linearization) -> Tree:
             bent = self._problem.second(self._params, seen.examples, v)

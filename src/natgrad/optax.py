@@ -23,6 +23,7 @@ from natgrad.averaging import Averaged
 from natgrad.calibration import calibrated
 from natgrad.damping import Constant, Damping
 from natgrad.directions import SolverInfo
+from natgrad.directions.natural import Solver
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Metric
 from natgrad.optimizer import Optimizer, commit, moved, propose
@@ -64,7 +65,7 @@ def scale_by_natural_gradient(
     likelihood: Likelihood,
     *,
     damping: float | Schedule | Damping | None = None,
-    solver: Any = None,
+    solver: Solver | None = None,
     metric: Metric | None = None,
     preconditioner: Preconditioner | None = None,
     trial_rate: float | Schedule = 1.0,
@@ -210,7 +211,7 @@ def natural_gradient(
     likelihood: Likelihood,
     *,
     damping: float | Schedule | Damping | None = None,
-    solver: Any = None,
+    solver: Solver | None = None,
     metric: Metric | None = None,
     preconditioner: Preconditioner | None = None,
     reject: float | None = None,

@@ -252,8 +252,11 @@ def look(opt: Optimizer, params: Tree, state: State, data: Data) -> Here:
 
     batches = _probed(opt, data, state.steps)
     examples, metric_examples, search_examples = map(bound, batches[:3])
-    # The metric and ρ share the probe. Its examples must be one object, which identifies the metric's linearization.
-    ratio_examples = metric_examples if batches.ratio is batches.metric else bound(batches.ratio)
+    if batches.ratio == ():
+        ratio_examples = search_examples
+    else:
+        # The metric and ρ share the probe as one object, which identifies the metric's linearization.
+        ratio_examples = metric_examples if batches.ratio is batches.metric else bound(batches.ratio)
 
     # The loss and its gradient on the gradient batch, from the model linearized there once.
     linear = problem.linearize(params, examples)

@@ -23,7 +23,8 @@ from natgrad.tree import Tree
 SMALL = 2**15
 """The largest size of an array that is packed."""
 ALIKE = 4
-"""So many arrays of one shape and dtype are not packed on a CPU: to cut one out takes a kernel for its place alone."""
+"""On a CPU, arrays are not packed if at least this many share a shape and dtype. To cut an array out of the vector
+takes a kernel of its own, because no other array has its place."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
     """The shapes of its leaves."""
     groups: tuple[tuple[int, ...], ...]
-    """The leaves in each array: one leaf as it is, or several of one dtype end to end."""
+    """For every packed array, the numbers of its leaves: one leaf as it is, or several of one dtype, end to end."""
 
     @classmethod
     def of(cls, tree: Tree) -> "Layout":

@@ -77,10 +77,12 @@ class Jacobi(Preconditioner):
         """Return r ↦ r / P."""
         assert here.metric is not None
         diagonal = here.metric.diagonal(here.key_for(Use.JACOBI), self.blocks)
-        return _divide_by(diagonal, here.shift, 1.0, 0.0), memory
+        return _divide_by(diagonal, here.shift), memory
 
 
-def _divide_by(diagonal: Tree, shift: Array, exponent: float, floor: float) -> Callable[[Tree], Tree]:
+def _divide_by(
+    diagonal: Tree, shift: Array, exponent: float = 1.0, floor: float = 0.0
+) -> Callable[[Tree], Tree]:
     least = floor * tree.max_abs(diagonal)
     # Without damping, a parameter that nothing depends on has curvature 0; its gradient is 0 too.
     least = jnp.maximum(least, jnp.finfo(least.dtype).tiny ** 0.5)

@@ -11,7 +11,7 @@ Every recipe also takes these and hands them to `Optimizer`, which says more abo
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Never
+from typing import Any, Never, overload
 
 import jax.numpy as jnp
 from jax import Array
@@ -33,6 +33,7 @@ from natgrad.directions import (
     TruncatedNewton,
     WithLastStep,
 )
+from natgrad.directions.natural import Solver
 from natgrad.kronecker import Kronecker
 from natgrad.likelihood import Likelihood
 from natgrad.metric import Fisher, GaussNewton, Metric
@@ -40,7 +41,6 @@ from natgrad.optimizer import Optimizer
 from natgrad.precondition import Diagonal, Identity, Preconditioner
 from natgrad.problem import Model
 from natgrad.search import (
-    Armijo,
     Backtrack,
     FixedRate,
     LineSearch,
@@ -100,7 +100,7 @@ def natural_gradient(
     *,
     learning_rate: Rate | None = None,
     search: Search | None = None,
-    solver: Any = None,
+    solver: Solver | None = None,
     preconditioner: Preconditioner | None = None,
     metric: Metric | None = None,
     damping: Damping | None = None,
@@ -139,6 +139,14 @@ def natural_gradient(
     )
 
 
+@overload
+def kncg(model: Model, likelihood: Likelihood, *, average: None, **rest: Any) -> Optimizer: ...
+
+
+@overload
+def kncg(model: Model, likelihood: Likelihood, *, average: float = 0.99, **rest: Any) -> Averaged: ...
+
+
 def kncg(
     model: Model,
     likelihood: Likelihood,
@@ -159,7 +167,7 @@ def kncg(
     decayed: Any = None,
     has_aux: bool = False,
     **unknown: Never,
-) -> Any:
+) -> Optimizer | Averaged:
     """KNCG: try it first on a new model, with minibatches of a hundred to a few thousand examples. No rate to tune.
 
     Kronecker-preconditioned natural conjugate gradient is NCG-Q with Kronecker factors. A step combines the
@@ -390,60 +398,6 @@ def hessian_free(
     )
 
 
-def stochastic_hessian_free(
-    model: Model,
-    likelihood: Likelihood,
-    *,
-    steps_per_epoch: int,
-    iterations: int = 5,
-    preconditioner: Preconditioner | None = None,
-    metric: Metric | None = None,
-    damping: Damping | None = None,
-    objective: Objective | None = None,
-    l2: float | None = None,
-    weight_decay: float | None = None,
-    microbatch: int | None = None,
-    reject: float | None = None,
-    max_norm: float | None = None,
-    trainable: Any = None,
-    decayed: Any = None,
-    has_aux: bool = False,
-) -> Optimizer:
-    """Hessian-Free for minibatches, after Kiros (2013).
-
-    A step makes a few CG iterations. The warm start is 0.5 and grows by 1% per epoch to 0.99; the first trial length
-    falls by 0.2% per epoch. λ starts at 1 and falls by 1% to 3% per step, never below 0.01: without damping, warm
-    starts diverge along flat directions. Give `step` a minibatch and a tenth of it as `metric_inputs=`.
-
-    Args:
-        model: `model(params, inputs) -> outputs`, without an output activation.
-        likelihood: What the outputs mean.
-        steps_per_epoch: Steps between two changes of warm start and trial length.
-        iterations: CG iterations per step.
-        preconditioner: Default `Diagonal(0.75)`.
-        metric: Default `GaussNewton()`.
-        damping: Default `LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99)`.
-        objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux: As in `Optimizer`.
-    """
-    import optax  # here, because it takes as long to import as the rest of natgrad
-
-    def warm_start(step: Any) -> Any:
-        return optax.exponential_decay(0.5, steps_per_epoch, 1.01, staircase=True, end_value=0.99)(step)
-
-    length = optax.exponential_decay(1.0, steps_per_epoch, 0.998, staircase=True)
-    preconditioner = Diagonal(0.75) if preconditioner is None else preconditioner
-    common = objective, l2, weight_decay, microbatch, reject, max_norm, trainable, decayed, has_aux
-    return Optimizer(
-        model,
-        likelihood,
-        TruncatedNewton(Natural(TruncatedCG(iterations, progress=None), preconditioner, warm_start)),
-        Backtrack(Armijo(initial=length)),
-        GaussNewton() if metric is None else metric,
-        LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99) if damping is None else damping,
-        *common,
-    )
-
-
 def krylov_subspace_descent(
     model: Model,
     likelihood: Likelihood,
@@ -465,8 +419,8 @@ def krylov_subspace_descent(
 ) -> Optimizer:
     """Krylov Subspace Descent (Vinyals & Povey 2012): BFGS in span{g, Fg, …, F^{k−1}g, last step}, no damping.
 
-    Give `step` a large batch for the gradient, and two parts of it, drawn anew every step, as `metric_inputs=` and
-    `search_batch=`. `preconditioner=ng.Diagonal(1.0, floor=1e-4)` is the authors'.
+    Give `step` a large batch for the gradient. Draw two parts of it anew for every step: one is `metric_inputs=`, the
+    other `search_batch=`. The authors' preconditioner is `ng.Diagonal(1.0, floor=1e-4)`.
 
     Args:
         model: `model(params, inputs) -> outputs`, without an output activation.

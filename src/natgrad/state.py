@@ -37,7 +37,7 @@ class Batches(NamedTuple):
     """Where the gradient is taken."""
     metric: Any = None
     """Where the metric is taken: inputs alone, or a batch whose targets are None unless the metric is defined by them.
-    Default: the gradient's."""
+    A tuple with the structure of the gradient's inputs is inputs alone. Default: the gradient's."""
     search: Any = None
     """Where the search probes the loss. Default: the gradient's."""
     ratio: Any = None
@@ -48,7 +48,7 @@ class Data(NamedTuple):
     """Everything one step is given beside parameters and state."""
 
     batches: Batches
-    """Each batch has targets and weights, or None in their place."""
+    """Each batch has targets and weights, or None in their place. A ratio of () means the search's batch."""
     rest: Tree = None
     """The parameters that are not trained."""
     context: Tree = None

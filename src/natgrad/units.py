@@ -1,7 +1,7 @@
-"""Inputs in units of their own: which inputs of a leaf are columns of the data, and how large each of them is.
+"""Inputs with units of their own: which inputs of a leaf are columns of the data, and how large each of them is.
 
-A side's peak p is the largest amount that a group of examples has recently added to the diagonal of its factor. It says
-how large each input is, whatever the part of the examples in which it is not 0.
+Every input has a peak p: the largest amount that one group of examples has recently added to its entry of the factor's
+diagonal. The peak says how large the input is where it is not 0, however few examples those are.
 """
 
 from typing import Any
@@ -58,12 +58,12 @@ def columns(here: Here, arranged: Arranged) -> list[Array | None]:
 
 
 def scale(peak: Array, inputs: Any, columns: Array, uneven: Any) -> Array:
-    """Return √S: S = p / m for inputs that are columns of data, and differ; else 1, as for inputs never seen.
+    """Return √S: S = p / m if a leaf's inputs are columns of the data and differ in size; otherwise S = 1.
 
-    p are the peaks, m is their geometric mean. Inputs differ if the standard deviation of log p is above
-    log(uneven). They are columns of data if log p − log x² deviates by less than `READS`, x² the largest square of a
-    column. Hidden units that are rarely active also have small peaks, but no units of measurement: with little damping
-    their weights would take giant steps.
+    p are the inputs' peaks, and m is the geometric mean of p. An input that was never seen has S = 1. Inputs differ in
+    size if the standard deviation of log p is above log(uneven). They are columns of the data if the standard deviation
+    of log p − log x² is below `READS`, where x² is the largest square in a column. Hidden units that are rarely active
+    also have small peaks, but no units of measurement: with little damping their weights would take giant steps.
 
     Marquardt (1963) damps every parameter in units of its own curvature, S = diag L. Dividing an input column by ten
     and multiplying its weights by ten then changes nothing. The diagonal depends on how large an input is and on how

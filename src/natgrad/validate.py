@@ -67,13 +67,13 @@ def parameters(params: Tree) -> None:
 
 
 def batches(given: Batches) -> Batches:
-    """Return every batch as (inputs, targets, weights); refuse what is not a batch."""
-    return Batches(
-        batch("batch", given.gradient),
-        _metric_batch(given),
-        None if given.search is None else batch("search_batch", given.search),
-        None if given.ratio is None else batch("ratio_batch", given.ratio),
-    )
+    """Return every batch as (inputs, targets, weights); refuse what is not a batch. A ratio of () is the search's."""
+    gradient, metric = batch("batch", given.gradient), _metric_batch(given)
+    search = None if given.search is None else batch("search_batch", given.search)
+    ratio = None if given.ratio is None else batch("ratio_batch", given.ratio)
+    # Within a traced step nothing tells that two batches are one object.
+    one = search is not None and given.ratio is given.search
+    return Batches(gradient, metric, search, () if one else ratio)
 
 
 def batch(name: str, given: Any) -> tuple[Tree, Tree, Tree]:
@@ -91,11 +91,7 @@ def batch(name: str, given: Any) -> tuple[Tree, Tree, Tree]:
 
 def _metric_batch(given: Batches) -> tuple[Tree, Tree, Tree] | None:
     """Return the metric's own batch; if only weights are given, it takes the gradient's inputs and targets."""
-    if given.metric is None:
-        return None
-    inputs, targets, weights = (
-        batch("metric", given.metric) if isinstance(given.metric, tuple) else (given.metric, None, None)
-    )
+    inputs, targets, weights = _metric_parts(given)
     if inputs is not None:
         return inputs, targets, weights
     if targets is not None:
@@ -103,22 +99,30 @@ def _metric_batch(given: Batches) -> tuple[Tree, Tree, Tree] | None:
     return None if weights is None else (given.gradient[0], given.gradient[1], weights)
 
 
+def _metric_parts(given: Batches) -> tuple[Tree, Tree, Tree]:
+    """Return (inputs, targets, weights), each as given: a tuple like the gradient's inputs is inputs alone."""
+    if given.metric is None:
+        return None, None, None
+    alone = not isinstance(given.metric, tuple) or _alike(given.metric, given.gradient[0])
+    return batch("metric", (given.metric, None) if alone else given.metric)
+
+
 def metric(opt: Any, given: Batches) -> None:
     """Refuse a metric batch that this metric cannot use."""
     if given.metric is None or not opt.direction.needs_metric:
         return
-    batch = given.metric if isinstance(given.metric, tuple) else (given.metric, None)
-    kind, inputs, targets = type(opt.metric).__name__, given.gradient[0], batch[1]
+    own, targets, _ = _metric_parts(given)
+    kind, inputs = type(opt.metric).__name__, given.gradient[0]
     if targets is not None and not opt.metric.takes_targets(opt.problem):
         raise ValueError(f"{kind} takes no labels: its expectation is over the model's own distribution.")
-    if batch[0] is None:
+    if own is None:
         return
-    if not _alike(batch[0], inputs):
+    if not _alike(own, inputs):
         raise ValueError(
             "metric_inputs must look like the batch's inputs, without labels: "
-            f"found {jax.tree.structure(batch[0])}, expected {jax.tree.structure(inputs)}."
+            f"found {jax.tree.structure(own)}, expected {jax.tree.structure(inputs)}."
         )
-    for one, other in zip(jax.tree.leaves(batch[0]), jax.tree.leaves(inputs), strict=True):
+    for one, other in zip(jax.tree.leaves(own), jax.tree.leaves(inputs), strict=True):
         if jnp.shape(one)[1:] != jnp.shape(other)[1:]:
             raise ValueError(
                 f"metric_inputs have shape {jnp.shape(one)}; the batch's inputs have shape {jnp.shape(other)}."
@@ -134,7 +138,7 @@ def step(opt: Any, params: Tree, data: Data) -> None:
     if gradient[1] is None and _uses_targets(opt, data):
         raise ValueError("batch has no targets, and its loss is needed.")
     for name, other in (("search_batch", search), ("ratio_batch", ratio)):
-        if other is not None and other[1] is None:
+        if other and other[1] is None:
             raise ValueError(f"{name} has no targets, and its loss is needed.")
     if data.rate is not None and not isinstance(opt.search, FixedRate):
         raise ValueError(

@@ -171,14 +171,19 @@ def test_the_default_first_step_is_martens_direction():
     np.testing.assert_allclose(state.damping, 45 * (2 / 3) ** 3)
 
 
-def test_the_next_solve_starts_from_a_part_of_the_last_solution():
+@pytest.mark.parametrize("warm_start", [0.95, lambda step: jnp.where(step == 1, 0.95, 0.0)])
+def test_the_next_solve_starts_from_a_part_of_the_last_solution(warm_start):
     opt = ng.hessian_free(model, ng.Gaussian(), solver=ng.TruncatedCG(3, progress=None))
     params, state, _ = opt.step(PROBLEM.start, opt.init(PROBLEM.start), PROBLEM.batch)
     last = np.asarray(state.direction.start)
     assert np.linalg.norm(last) > 0
     # A solver of no iterations hands back its start.
     idle = ng.hessian_free(
-        model, ng.Gaussian(), solver=ng.TruncatedCG(1, progress=None), preconditioner=ng.Identity()
+        model,
+        ng.Gaussian(),
+        solver=ng.TruncatedCG(1, progress=None),
+        preconditioner=ng.Identity(),
+        warm_start=warm_start,
     )
     far = state._replace(direction=state.direction._replace(start=jnp.asarray(last)))
     cold = state._replace(direction=state.direction._replace(start=jnp.zeros(7)))
@@ -220,15 +225,22 @@ def test_a_preconditioner_does_not_change_the_solution(precondition):
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
-def test_kiros_schedules():
-    opt = ng.stochastic_hessian_free(model, ng.Gaussian(), steps_per_epoch=2)
-    warm = opt.direction.inner.warm_start
-    np.testing.assert_allclose([warm(0), warm(1), warm(2), warm(10_000)], [0.5, 0.5, 0.505, 0.99], rtol=1e-6)
-    _, state, info = opt.step(PROBLEM.start, opt.init(PROBLEM.start), PROBLEM.batch)
+def test_minibatches_take_schedules_and_a_slow_damping():
+    """As Kiros (2013) does it: a few iterations, a first length that falls, and λ falls by 1% to 3% per step."""
+    opt = ng.hessian_free(
+        model,
+        ng.Gaussian(),
+        solver=ng.TruncatedCG(5, progress=None),
+        search=ng.search.Backtrack(ng.search.Armijo(initial=lambda step: jnp.where(step == 0, 0.5, 0.25))),
+        damping=ng.LevenbergMarquardt(1.0, bounds=(1e-2, 1e12), lower_by=0.99),
+    )
+    params, state, info = opt.step(PROBLEM.start, opt.init(PROBLEM.start), PROBLEM.batch)
     assert int(info.solver.iterations) == 5
+    assert np.max(info.step_size) == 0.5
     # ρ is above 0.9, so 0.99 counts three times.
     assert info.rho > 0.9
     np.testing.assert_allclose(state.damping, 0.99**3)
+    assert np.max(opt.step(params, state, PROBLEM.batch)[2].step_size) == 0.25
 
 
 def test_a_solver_without_snapshots_is_refused():

@@ -10,7 +10,7 @@ import pytest
 from jax import Array
 
 from natgrad.solve import MinresQLP, Reason
-from natgrad.solve.minres_qlp import Memory, Vectors, _move, _remember, _stay, krylov, rules_for, solution_of
+from natgrad.solve.minres_qlp import Earlier, Vectors, _move, _remember, _stay, krylov, rules_for, solution_of
 from natgrad.solve.problem import AIM
 from natgrad.solve.reflections import reflect
 
@@ -227,7 +227,7 @@ def test_three_vectors_move_by_a_matrix():
 
 def test_the_latest_vectors_are_remembered():
     rows = np.arange(18.0).reshape(6, 3)
-    memory = Memory(jnp.zeros((4, 3)), jnp.zeros((4, 3)), jnp.array(0, jnp.int32))
+    memory = Earlier(jnp.zeros((4, 3)), jnp.zeros((4, 3)), jnp.array(0, jnp.int32))
     for row in rows:
         memory = _remember(memory, jnp.asarray(row), -jnp.asarray(row))
     np.testing.assert_array_equal(np.sort(memory.v, axis=0), rows[2:])

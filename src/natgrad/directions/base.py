@@ -86,7 +86,8 @@ class Direction(Part):
     def forget(self, before: Tree, after: Tree) -> Tree:
         """Return the memory after a step that was refused: `before` is what it was, `after` is what was proposed.
 
-        What is measured only every few steps is worth keeping, if it is always finite, whatever the batch held.
+        A direction that measures something only every few steps should keep it, provided that it is finite for every
+        batch.
         """
         return before
 

@@ -167,10 +167,10 @@ class Fan(Direction):
         return Spectrum(values, c, lambda y: tree.matmul(y, basis), bend, least, np.int32(Space.KRYLOV))
 
     def _bent(self, found: Spectrum, dampings: Array, w: Array, rows: Array) -> Array:
-        """Return ½a for `BENT` rows, from the longest whose a is short enough to be trusted; 0 for the others.
+        """Return ½a for `BENT` rows and 0 for the others. They begin with the longest row whose a can be trusted.
 
-        ‖a‖ / ‖d‖ mostly falls as λ grows, so bisection finds a row whose a can be trusted, next to a longer one whose
-        a cannot. Much shorter rows hardly bend.
+        An a can be trusted if it is short beside d. ‖a‖ / ‖d‖ mostly falls as λ grows. So bisection finds a row whose a
+        can be trusted, next to a longer row whose a cannot. Rows that are much shorter hardly bend.
         """
 
         def acceleration(row: Array) -> Array:

@@ -10,7 +10,7 @@ from natgrad import tree
 from natgrad.directions.base import Direction, Proposal
 from natgrad.here import Here
 from natgrad.part import require
-from natgrad.precondition import Identity, Preconditioner
+from natgrad.precondition import Identity, Inverse, Preconditioner
 from natgrad.tree import Stack, Tree
 
 
@@ -52,11 +52,11 @@ class Krylov(Direction):
         vectors, products = self.basis(here, inverse)
         return Proposal.along(here, _solved(self._root(products), vectors), memory)
 
-    def basis(self, here: Here, inverse: object) -> tuple[Stack, Array]:
+    def basis(self, here: Here, inverse: Inverse) -> tuple[Stack, Array]:
         """Return V and H̄ = VFVᵀ, by size + 1 products and full orthogonalization, done twice."""
         metric = here.metric
         assert metric is not None
-        apply = inverse if callable(inverse) else (lambda v: v)
+        apply = (lambda v: v) if inverse is None else inverse
         count = self.width
 
         def extend(i: Array, carry: tuple[Stack, Array, Tree]) -> tuple[Stack, Array, Tree]:

@@ -12,9 +12,13 @@ from natgrad import tree
 from natgrad.directions.base import Around, Descent, Proposal, SolverInfo
 from natgrad.here import Here
 from natgrad.precondition import Identity, Preconditioner
-from natgrad.solve import CG, Solution, TruncatedCG
+from natgrad.solve import CG, Direct, Solution, TruncatedCG
+from natgrad.solve.problem import Iterative
 from natgrad.solve.truncated import snapshot_iterations
 from natgrad.tree import Stack, Tree
+
+Solver = Iterative | Direct
+"""What solves (F + λI) n = g."""
 
 
 class SolveMemory(NamedTuple):
@@ -30,7 +34,7 @@ class SolveMemory(NamedTuple):
 class Natural(Descent):
     """n = (F + λI)⁻¹ g: steepest descent in the metric."""
 
-    solver: Any = CG()
+    solver: Solver = CG()
     preconditioner: Preconditioner = Identity()
     warm_start: float | Callable[[Any], Any] | None = None
     """Start the solver from this fraction (or schedule of it) of the last solution; None starts from 0."""
@@ -44,6 +48,7 @@ class Natural(Descent):
 
     def solve(self, here: Here, memory: SolveMemory) -> tuple[Solution, SolveMemory]:
         """Solve (F + λI) n = g."""
+        assert here.metric is not None
         options: dict[str, Any] = {}
         inverse, kept = self.preconditioner.inverse(here, memory.preconditioner)
         if inverse is not None:
@@ -98,6 +103,7 @@ class TruncatedNewton(Around):
     @property
     def width(self) -> int:  # type: ignore[override]
         """The number of iterates that CG stores."""
+        assert isinstance(self.inner.solver, TruncatedCG)
         return len(snapshot_iterations(self.inner.solver.maxiter)) + 1
 
     def propose(self, here: Here, memory: SolveMemory) -> Proposal:

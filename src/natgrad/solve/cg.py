@@ -9,7 +9,7 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.solve.problem import AIM, RUNNING, Iterative, meets, residual, verdict
-from natgrad.solve.result import Operator, Reason, Solution
+from natgrad.solve.result import LinearMap, Reason, Solution
 from natgrad.tree import Tree
 
 
@@ -27,7 +27,7 @@ class CG(Iterative):
     rtol: float = 1e-4
     """Relative residual to reach; 0 runs exactly `maxiter` iterations."""
 
-    def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
+    def run(self, product: LinearMap, b: Tree, x0: Tree | None, preconditioner: LinearMap | None) -> Solution:
         """Solve A x = b for a given product."""
         return observed(Observer(), self.maxiter, self.rtol, product, b, x0, preconditioner)
 
@@ -69,10 +69,10 @@ def observed(
     observer: Observer,
     maxiter: int,
     rtol: Any,
-    product: Operator,
+    product: LinearMap,
     b: Tree,
     x0: Tree | None,
-    preconditioner: Operator | None,
+    preconditioner: LinearMap | None,
 ) -> Solution:
     """Solve A x = b by conjugate gradients; an observer sees every iterate."""
     b_norm = tree.norm(b)
@@ -138,7 +138,7 @@ def observed(
 
 
 def _step(
-    observer: Observer, product: Operator, preconditioner: Operator | None, aim: Array, state: _State
+    observer: Observer, product: LinearMap, preconditioner: LinearMap | None, aim: Array, state: _State
 ) -> _State:
     iteration, x, r, p, rz, rr, _, memory = state
     Ap = product(p)
@@ -167,7 +167,7 @@ def _step(
     return _State(iteration, x, r, p, new_rz, rr, reason, memory)
 
 
-def _preconditioned(preconditioner: Operator | None, r: Tree) -> tuple[Tree, Array, Array]:
+def _preconditioned(preconditioner: LinearMap | None, r: Tree) -> tuple[Tree, Array, Array]:
     """Return z = M⁻¹r, rᵀz and rᵀr."""
     rr = tree.vdot(r, r)
     if preconditioner is None:

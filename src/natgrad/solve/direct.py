@@ -100,6 +100,9 @@ class Direct(Part):
 
     One step of refinement follows. The `reason` comes from a residual recomputed with F's own product: a relative
     residual of 1e-8 counts as solved, and in float32 one of 1e-4.
+
+    The decomposition is LAPACK's. On a CPU that other processes use too, set OPENBLAS_NUM_THREADS=1 before Python
+    starts: LAPACK's threads wait for one another.
     """
 
     memory: int = 2**31
@@ -109,7 +112,7 @@ class Direct(Part):
         require(lambda: self.memory > 0, f"Direct(memory={self.memory}): give a positive number of bytes.")
 
     def bytes_for(self, operator: Formed, like: Tree, more: int = 0) -> int:
-        """Return what A, with so many more rows, and its decomposition take."""
+        """Return how many bytes A and its decomposition take, if A has `more` rows than the operator's own."""
         height, width = operator.height(like) + more, tree.size(like)
         return COPIES * (height * width + min(height, width) ** 2) * tree.dtype(like).itemsize
 

@@ -23,11 +23,12 @@ from natgrad.solve.reflections import (
     right_start,
     right_step,
 )
-from natgrad.solve.result import Operator, Reason, Solution
+from natgrad.solve.result import LinearMap, Reason, Solution
 from natgrad.tree import Tree
 
 SINGULAR = (Reason.LEAST_SQUARES, Reason.X_TOO_LARGE, Reason.ILL_CONDITIONED)
-"""Loops with these reasons end where A is singular or nearly so: x's last component lies along that direction."""
+"""If a loop ends for one of these reasons, A is singular or nearly so, and x's last component lies along the singular
+direction."""
 MAX_CONDITION = 1e15
 """Bound on the estimate of cond(A) (`Acondlim`); 0.1/eps of the dtype, if that is less."""
 
@@ -41,14 +42,15 @@ class _Minres(Iterative):
     rtol: float = 1e-5
     """Relative tolerance of both tests; 0 switches them off: only `maxiter` or a bound then ends the loop."""
     maxxnorm: float | None = None
-    """Bound on ‖x‖, with a preconditioner M on ‖M^½x‖. It decides the rank: x leaves out a component that would
-    exceed it. None means 10⁵‖b‖/‖A‖ in float64 and 10³‖b‖/‖A‖ in float32, ‖b‖ rounded to a power of two. That
-    bound holds only where the problem looks like least squares, so ill-conditioned systems may still be solved."""
+    """The bound on ‖x‖; with a preconditioner M, on ‖M^½x‖. It decides the rank: a component that would make x longer
+    than this is left out. None takes 10⁵‖b‖/‖A‖ in float64 and 10³‖b‖/‖A‖ in float32, where ‖b‖ is rounded to a power
+    of two. It then applies only if the problem looks like least squares, so ill-conditioned systems can still be
+    solved."""
     reorthogonalize: int = 0
     """Make each Lanczos vector orthogonal to this many before it, which are kept in memory. Ill-conditioned
     indefinite systems then need about n iterations instead of many times n."""
 
-    def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
+    def run(self, product: LinearMap, b: Tree, x0: Tree | None, preconditioner: LinearMap | None) -> Solution:
         """Solve A x = b for a given product."""
         return _refine(self, product, b, x0, preconditioner)
 
@@ -90,7 +92,7 @@ class _Progress(NamedTuple):
 
 
 def _refine(
-    solver: _Minres, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None
+    solver: _Minres, product: LinearMap, b: Tree, x0: Tree | None, preconditioner: LinearMap | None
 ) -> Solution:
     """Solve A dx = b − Ax until the residual, recomputed from x, is what the recurrence said."""
     b_norm = tree.norm(b)
@@ -211,7 +213,6 @@ class Scalars(NamedTuple):
     right: Right
     norm: Array
     """A lower estimate of ‖A‖, with a preconditioner M of ‖M^−½AM^−½‖."""
-    condition: Array
     least: Array
     least_1: Array
     """The least |γ| so far, and one step before."""
@@ -223,7 +224,7 @@ class Scalars(NamedTuple):
     """‖A r_{k−1}‖."""
 
 
-class State(NamedTuple):
+class Loop(NamedTuple):
     """Where the loop stands after k iterations."""
 
     iteration: Array
@@ -233,14 +234,14 @@ class State(NamedTuple):
     reason: Array
 
 
-def krylov(rules: Rules, product: Operator, preconditioner: Operator | None, b: Tree) -> State:
+def krylov(rules: Rules, product: LinearMap, preconditioner: LinearMap | None, b: Tree) -> Loop:
     """Iterate on A x = b from zero until the goal, a limit or a breakdown."""
     start = lanczos_start(b, preconditioner, rules.reorthogonalize)
     beta, zeros = start.beta, tree.zeros_like(b)
     zero, one = jnp.zeros_like(beta), jnp.ones_like(beta)
-    scalars = Scalars(left_start(beta), right_start(beta), zero, one, zero, zero, one, one, zero)
+    scalars = Scalars(left_start(beta), right_start(beta), zero, zero, zero, one, one, zero)
     reason = _unless_broken(start, jnp.array(RUNNING))
-    state = State(jnp.array(0, jnp.int32), start, scalars, Vectors(zeros, zeros, zeros), reason)
+    state = Loop(jnp.array(0, jnp.int32), start, scalars, Vectors(zeros, zeros, zeros), reason)
     return jax.lax.while_loop(
         lambda s: (s.reason == RUNNING) & (s.iteration < rules.budget),
         lambda s: _step(rules, product, preconditioner, beta, s),
@@ -248,7 +249,7 @@ def krylov(rules: Rules, product: Operator, preconditioner: Operator | None, b: 
     )
 
 
-def solution_of(rules: Rules, state: State) -> Tree:
+def solution_of(rules: Rules, state: Loop) -> Tree:
     """Return x_k; at a singular direction MINRES-QLP leaves out the last component."""
     right, (older, newer, total) = state.scalars.right, state.vectors
     if not rules.qlp:
@@ -257,15 +258,15 @@ def solution_of(rules: Rules, state: State) -> Tree:
     return tree.axpy(last, newer, tree.axpy(right.mu_1, older, total))
 
 
-def own_norm(state: State) -> Array:
+def own_norm(state: Loop) -> Array:
     """Return a lower estimate of ‖A‖ itself."""
     stretch = state.lanczos.stretch
     return state.scalars.norm if stretch is None else stretch
 
 
 def _step(
-    rules: Rules, product: Operator, preconditioner: Operator | None, beta_1: Array, state: State
-) -> State:
+    rules: Rules, product: LinearMap, preconditioner: LinearMap | None, beta_1: Array, state: Loop
+) -> Loop:
     first, beta = state.iteration == 0, state.lanczos.beta
     v, alpha, ahead = lanczos_step(product, preconditioner, state.lanczos)
 
@@ -280,7 +281,7 @@ def _step(
     scalars, moves, reason = jax.lax.cond((beta > 0) & jnp.isfinite(ahead.beta), take, leave)
     vectors = _move(moves, v, state.vectors)
     following = lanczos_proceed(ahead, vectors.newer)
-    return State(state.iteration + 1, following, scalars, vectors, _unless_broken(following, reason))
+    return Loop(state.iteration + 1, following, scalars, vectors, _unless_broken(following, reason))
 
 
 def _unless_broken(lanczos: "Lanczos", reason: Array) -> Array:
@@ -335,7 +336,6 @@ def _advance(
         left=left,
         right=right,
         norm=norm,
-        condition=condition,
         least=least,
         least_1=jnp.where(first, least, old.least),
         relative_residual=relative_residual,
@@ -403,7 +403,7 @@ def _move(moves: Array, v: Tree, vectors: Vectors) -> Vectors:
 # The Lanczos recurrence: A v_k = β_{k+1} q_{k+1} + α_k q_k + β_k q_{k−1}, q = M v.
 
 
-class Memory(NamedTuple):
+class Earlier(NamedTuple):
     """The latest pairs (v_j, q_j), each kind stacked in a ring."""
 
     v: Tree
@@ -428,24 +428,24 @@ class Lanczos(NamedTuple):
     """β_k, the length of what q_k was made of."""
     squared: Array
     """β_k²: negative if M is not positive definite, NaN after a NaN in A or M."""
-    memory: Memory | None
+    memory: Earlier | None
     """Earlier vectors, when orthogonality is enforced."""
     stretch: Array | None
     """The largest ‖Av_j‖/‖v_j‖: a lower estimate of ‖A‖, where T's is one of M^−½AM^−½; None without M."""
 
 
-def lanczos_start(b: Tree, preconditioner: Operator | None, remember: int) -> Lanczos:
+def lanczos_start(b: Tree, preconditioner: LinearMap | None, remember: int) -> Lanczos:
     """Begin at v_1 = M⁻¹b/β_1; keep the latest `remember` vectors to make each new one orthogonal to them."""
     memory = None
     if remember:
         ring = jax.tree.map(lambda leaf: jnp.zeros((remember, *leaf.shape), leaf.dtype), b)
-        memory = Memory(ring, ring, jnp.array(0, jnp.int32))
+        memory = Earlier(ring, ring, jnp.array(0, jnp.int32))
     stretch = None if preconditioner is None else jnp.zeros((), tree.dtype(b))
     return lanczos_proceed(_measured(preconditioner, tree.zeros_like(b), b, memory, stretch), b)
 
 
 def lanczos_step(
-    product: Operator, preconditioner: Operator | None, state: Lanczos
+    product: LinearMap, preconditioner: LinearMap | None, state: Lanczos
 ) -> tuple[Tree, Array, Lanczos]:
     """Return v_k, α_k and the next state, unscaled: one product, in the inner product of M⁻¹."""
     pull, q, v, _, _, memory, stretch = state
@@ -465,7 +465,7 @@ def lanczos_step(
 
 
 def _measured(
-    preconditioner: Operator | None, q: Tree, r: Tree, memory: Memory | None, stretch: Array | None
+    preconditioner: LinearMap | None, q: Tree, r: Tree, memory: Earlier | None, stretch: Array | None
 ) -> Lanczos:
     """Measure β = √(rᵀM⁻¹r)."""
     z = None if preconditioner is None else preconditioner(r)
@@ -489,8 +489,8 @@ def lanczos_proceed(ahead: Lanczos, earlier: Tree) -> Lanczos:
     )
 
 
-def _remember(memory: Memory, v: Tree, q: Tree) -> Memory:
+def _remember(memory: Earlier, v: Tree, q: Tree) -> Earlier:
     def put(ring: Array, leaf: Array) -> Array:
         return ring.at[memory.seen % ring.shape[0]].set(leaf)
 
-    return Memory(jax.tree.map(put, memory.v, v), jax.tree.map(put, memory.q, q), memory.seen + 1)
+    return Earlier(jax.tree.map(put, memory.v, v), jax.tree.map(put, memory.q, q), memory.seen + 1)

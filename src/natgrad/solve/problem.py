@@ -9,7 +9,7 @@ from jax import Array
 from natgrad import tree
 from natgrad.part import Part
 from natgrad.solve.program import program
-from natgrad.solve.result import Operator, Reason, Solution
+from natgrad.solve.result import LinearMap, Reason, Solution
 from natgrad.tree import Tree
 
 RUNNING = -1
@@ -25,10 +25,10 @@ class Iterative(Part):
 
     def __call__(
         self,
-        matvec: Operator,
+        matvec: LinearMap,
         b: Tree,
         x0: Tree | None = None,
-        preconditioner: Operator | None = None,
+        preconditioner: LinearMap | None = None,
         shift: Any = None,
     ) -> Solution:
         """Solve (A + shift·I) x = b from x0; `preconditioner` maps r to M⁻¹r, M positive definite.
@@ -42,20 +42,25 @@ class Iterative(Part):
         b, x0, shift = jax.tree.map(jnp.asarray, (b, x0, shift))
         return program(_solve, self, matvec, preconditioner)(b, x0, shift)
 
-    def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
+    def run(self, product: LinearMap, b: Tree, x0: Tree | None, preconditioner: LinearMap | None) -> Solution:
         """Solve A x = b for a given product."""
         raise NotImplementedError
 
 
 def _solve(
-    solver: Iterative, matvec: Operator, preconditioner: Operator | None, b: Tree, x0: Tree | None, shift: Any
+    solver: Iterative,
+    matvec: LinearMap,
+    preconditioner: LinearMap | None,
+    b: Tree,
+    x0: Tree | None,
+    shift: Any,
 ) -> Solution:
     # The product appears in the loop, in the check and in the derivative: jit traces it once for all of them.
     @jax.jit
     def product(v: Tree) -> Tree:
         return matvec(v) if shift is None else tree.axpy(shift, v, matvec(v))
 
-    def solve(product: Operator, rhs: Tree) -> tuple[Tree, Solution]:
+    def solve(product: LinearMap, rhs: Tree) -> tuple[Tree, Solution]:
         # A derivative arrives here with a right-hand side of its own, for which x0 means nothing.
         start = None if x0 is None else tree.where(_equal(rhs, b), x0, tree.zeros_like(x0))
         solution = solver.run(product, rhs, start, preconditioner)
@@ -65,7 +70,7 @@ def _solve(
     return rest._replace(x=x)
 
 
-def residual(product: Operator, b: Tree, x: Tree | None) -> Tree:
+def residual(product: LinearMap, b: Tree, x: Tree | None) -> Tree:
     """Return b − Ax; no product is spent on A·0."""
     return b if x is None else tree.sub(b, product(x))
 

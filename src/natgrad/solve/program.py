@@ -15,10 +15,10 @@ matvec, so nothing here may keep the matvec alive: all references to operators a
 
 
 def program(function: Callable, solver: Any, matvec: Any, preconditioner: Any) -> Callable:
-    """Return jit(function(solver, matvec, preconditioner, …)), the same one for the same operators.
+    """Return function(solver, matvec, preconditioner, …), jitted. Equal operators get the same program.
 
-    As under `jax.jit`, an operator must be pure. A variable of a function, or an attribute of an object, that
-    holds something new makes a new program. An array changed in place does not.
+    As under `jax.jit`, an operator must be pure. If a variable of a function, or an attribute of an object, holds
+    something new, a new program is made. An array that was changed in place goes unnoticed.
     """
     product, inverse = _hold(matvec), _hold(preconditioner)
     try:

@@ -9,7 +9,7 @@ from jax import Array
 from natgrad.part import Named
 from natgrad.tree import Tree
 
-Operator = Callable[[Tree], Tree]
+LinearMap = Callable[[Tree], Tree]
 """A linear map v ↦ Av on pytrees."""
 
 
@@ -50,7 +50,7 @@ class Space(Named):
 
     @classmethod
     def smaller(cls, height: int, width: int) -> np.int32:
-        """Return the space of the smaller side of A, of so many residuals and parameters."""
+        """Return the space of the smaller side of A, whose `height` counts residuals and whose `width` parameters."""
         return np.int32(cls.PARAMETERS if height >= width else cls.RESIDUALS)
 
 

@@ -11,7 +11,7 @@ from jax import Array
 from natgrad import tree
 from natgrad.solve.cg import Observer, observed
 from natgrad.solve.problem import Iterative
-from natgrad.solve.result import Operator, Solution
+from natgrad.solve.result import LinearMap, Solution
 from natgrad.tree import Tree
 
 
@@ -29,7 +29,7 @@ class TruncatedCG(Iterative):
     progress: float | None = 5e-4
     """Martens' ε; None runs exactly `maxiter` iterations."""
 
-    def run(self, product: Operator, b: Tree, x0: Tree | None, preconditioner: Operator | None) -> Solution:
+    def run(self, product: LinearMap, b: Tree, x0: Tree | None, preconditioner: LinearMap | None) -> Solution:
         """Minimize q for a given product."""
         habits = _Habits(self.maxiter, self.progress)
         return observed(habits, self.maxiter, 0.0, product, b, x0, preconditioner)

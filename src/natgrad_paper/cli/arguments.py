@@ -153,6 +153,20 @@ def fresh(parent: Path, name: str) -> Path:
     return candidate
 
 
+def crowded() -> str | None:
+    """Return a warning if other programs keep this machine busy and nothing limits the threads of LAPACK."""
+    try:
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    except (AttributeError, OSError):  # Some systems have no load average.
+        return None
+    if load <= cores / 2 or "OPENBLAS_NUM_THREADS" in os.environ:
+        return None
+    return (
+        f"this machine is busy (load {load:.1f} on {cores} cores), so the threads of LAPACK may wait for one another: "
+        "set OPENBLAS_NUM_THREADS=1"
+    )
+
+
 def cost(experiment: Any, settings: Any, methods: int, seeds: int) -> str:
     """Say how long a run will train."""
     from natgrad_paper.cli.progress import duration

@@ -134,6 +134,8 @@ def run(
             console.print(f"[bold]{chosen.title}[/bold] on {what}", highlight=False)
             price = arguments.cost(chosen, used, len(competitors), len(asked.seeds))
             console.print(price, highlight=False)
+            if chosen.lapack and (warning := arguments.crowded()):
+                complain(warning)
             problems = chosen.problems(used)
             trainings = problems and problems * len(competitors) * len(asked.seeds)
             with progress.display(console, trainings, chosen.story.view.main) as display:

@@ -40,6 +40,8 @@ class Experiment:
     """What a run costs, in words, from (settings, methods, seeds), if the budget does not tell."""
     problems: Callable[[Any], int | None] = lambda settings: 1
     """On how many problems a method is trained from each seed, from the settings; None if that is not known."""
+    lapack: bool = False
+    """Whether its methods decompose large matrices by LAPACK, which other programs slow down."""
 
     def presets(self) -> dict[str, Preset]:
         """Return the presets by name."""

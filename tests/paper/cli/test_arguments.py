@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from natgrad_paper.cli.arguments import Forgiving, complain, fresh, plain_errors, seeds, words
+from natgrad_paper.cli.arguments import Forgiving, complain, crowded, fresh, plain_errors, seeds, words
 from natgrad_paper.errors import UserError
 from natgrad_paper.training.stopping import Stopped
 
@@ -32,6 +32,21 @@ def test_a_fresh_directory(tmp_path):
         assert fresh(tmp_path, "a") == tmp_path / name
         (tmp_path / name).mkdir()
     assert fresh(tmp_path, "a") == tmp_path / "a-3"
+
+
+def test_a_busy_machine_is_named_with_the_cure_unless_threads_are_limited(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    for load, warned in ((0.0, False), (2.0, False), (2.1, True)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 9.0), raising=False)
+        assert (crowded() is not None) == warned
+    assert "load 2.1 on 4 cores" in crowded()
+    assert "OPENBLAS_NUM_THREADS=1" in crowded()
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    assert crowded() is None
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    monkeypatch.delattr(os, "getloadavg")
+    assert crowded() is None
 
 
 @pytest.mark.parametrize(

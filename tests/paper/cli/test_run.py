@@ -9,6 +9,8 @@ import pytest
 from training.tiny import contents, problem
 
 from cli.small import EXPERIMENT, install
+from natgrad_paper import figures
+from natgrad_paper.cli import arguments
 from natgrad_paper.training import log, loop, request, stopping
 from natgrad_paper.training.directory import Claimed
 
@@ -288,6 +290,16 @@ def test_bad_data_end_a_run_with_a_checkpoint_and_good_ones_let_it_go_on(tmp_pat
     assert (found.status, found.evaluations[-1]["refused"], found.evaluations[-1]["iteration"]) == (
         "finished", refused, 30,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("lapack", [True, False])
+def test_only_a_run_that_calls_lapack_warns_of_a_busy_machine(lapack, tmp_path, invoke, monkeypatch):
+    monkeypatch.setattr(arguments, "crowded", lambda: "busy: set OPENBLAS_NUM_THREADS=1")
+    install(monkeypatch.setattr, replace(EXPERIMENT, lapack=lapack))
+    result = invoke(*SMOKE, "--methods", "sgd", "--out", tmp_path)
+    assert result.exit_code == 0
+    assert result.output.count("natgrad: busy: set OPENBLAS_NUM_THREADS=1\n") == lapack
+    assert figures.load("pinn").lapack
 
 
 def test_the_name_of_a_data_file_is_in_the_header(tmp_path, invoke):

@@ -19,4 +19,5 @@ STORY = Story(
 EXPERIMENT = figure(
     "pinn", STORY, Settings, METHODS, prepare, tuple(method.name for method in METHODS),
     drive=partial(one_after_another, refusal=refusal), problems=lambda settings: len(settings.problems),
+    lapack=True,
 )  # fmt: skip
