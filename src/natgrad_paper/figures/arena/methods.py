@@ -11,6 +11,7 @@ from typing import Any
 
 import optax
 from optax import contrib
+from pydantic import Field
 
 import natgrad as ng
 from natgrad_paper.errors import UserError
@@ -39,18 +40,21 @@ class Rated(Calls):
     """A first-order method at its author's rate."""
 
     rate: Positive
+    """The learning rate."""
 
 
 class AdamW(Rated):
     """AdamW at the rate that most papers start from."""
 
     rate: Positive = 1e-3
+    """The learning rate."""
 
 
 class ScheduleFree(Rated):
     """Schedule-free AdamW, judged at its average."""
 
     rate: Positive = 2.5e-3
+    """The learning rate."""
     warmup: Count = 100
     """Steps over which the rate rises."""
 
@@ -59,18 +63,21 @@ class Prodigy(Rated):
     """Prodigy, which finds its rate; the number is a factor of that rate."""
 
     rate: Positive = 1.0
+    """A factor of the rate that it finds."""
 
 
 class Muon(Rated):
     """Muon on matrices, Adam on the rest."""
 
     rate: Positive = 0.02
+    """The learning rate."""
 
 
 class Soap(Rated):
     """SOAP with its author's constants."""
 
     rate: Positive = 3e-3
+    """The learning rate."""
 
 
 def kncg(problem: Problem, own: Any) -> ng.Averaged:
@@ -173,7 +180,8 @@ def tuned(name: str, label: str, color: str, rule: Callable[[Rate], Any]) -> Met
         return first_order(problem, rule(schedule(getattr(getattr(own, section), problem.name))))
 
     about = f"The constants of {label}, problem by problem."
-    kind = by_problem(Tuned, section, about, steps_per_call=(Size, 10))
+    calls = Field(10, description="Most steps in one call of the compiled loop.")
+    kind = by_problem(Tuned, section, about, steps_per_call=(Size, calls))
     return Method(
         f"{name}-tuned", f"{label}, tuned", color, build, settings=kind, section=section,
         about="the ruler: rate and schedule from pilots on each problem",

@@ -44,8 +44,11 @@ class Cases(Section):
     """The most cases that a problem may have, for a quick look."""
 
     train: Count | None = None
+    """The most training cases."""
     test: Count | None = None
+    """The most test cases."""
     batch: Count | None = None
+    """The most training cases per step."""
 
 
 class Settings(Section):

@@ -33,7 +33,9 @@ class Data(Section):
     """How many of the user's pictures are used, from the first on."""
 
     train: Count = 4000
+    """Training pictures."""
     test: Annotated[int, Field(ge=0)] = 1000
+    """Test pictures."""
 
 
 class Model(Section):
@@ -42,6 +44,7 @@ class Model(Section):
     encoder: Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=100)] = (
         1000, 500, 250, 30,
     )  # fmt: skip
+    """Units of the layers down to the code, without the pixels."""
     hidden: Hidden = "sigmoid"
     """The function of the hidden units: "sigmoid" with sparse first weights, "relu" with uniform ones."""
 

@@ -35,6 +35,7 @@ class Settings(Section):
     grid: Size | None = None
     """The most points of the error along a coordinate, for the same."""
     evaluation_chunk: Size = 1
+    """Cases evaluated at a time."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Settings":

@@ -21,15 +21,20 @@ class HessianFree(Section):
     """Hessian-Free on minibatches, without a preconditioner."""
 
     batch: Count = 1000
+    """Cases per step."""
     maxiter: Size = 20
+    """Solver iterations at most."""
     damping: Positive = 0.1
+    """The first λ."""
 
 
 class Kfac(Section):
     """kfac-jax with adaptive rate, momentum and damping."""
 
     batch: Count = 1000
+    """Cases per step."""
     damping: Positive = 150.0
+    """The first λ."""
     floor: Positive = 1e-4
     """The least λ."""
 

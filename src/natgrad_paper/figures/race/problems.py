@@ -27,7 +27,9 @@ class Data(Section):
     """How many cases there are."""
 
     train: Count = 20_000
+    """Training cases."""
     test: Count = 5_000
+    """Test cases."""
 
 
 class Model(Section):

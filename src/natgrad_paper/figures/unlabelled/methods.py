@@ -20,6 +20,7 @@ class Ngd(Section):
     metric_batch: Count = 384
     """Cases of the metric, if they are not the gradient's own."""
     rate: Positive = 0.2
+    """The learning rate."""
     maxiter: Size = 20
     """Solver iterations at most; the paper has 50."""
     microbatch: Count | None = None
