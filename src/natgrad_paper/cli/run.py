@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from natgrad_paper.cli import arguments
-from natgrad_paper.cli.arguments import Change, Name, Overwrite, complain, pick, plain_errors
+from natgrad_paper.cli.arguments import Change, ExperimentName, Overwrite, complain, pick, plain_errors
 from natgrad_paper.errors import UserError
 
 EXAMPLES = """Examples, from seconds to days:
@@ -39,7 +39,7 @@ EXAMPLES = """Examples, from seconds to days:
 
 
 def run(
-    experiment: Name,
+    experiment: ExperimentName,
     preset_name: Annotated[
         str | None,
         typer.Option("--preset", help="smoke, small, medium or paper; or a TOML file. Default: small."),
@@ -73,10 +73,10 @@ def run(
     with plain_errors(experiment, out), ExitStack() as claim:
         from natgrad_paper import figures
         from natgrad_paper.cli import progress
-        from natgrad_paper.cli.report import show
+        from natgrad_paper.cli.report import show_report
         from natgrad_paper.training import cache, log, request
         from natgrad_paper.training.directory import Claimed, clear, prepare_directory
-        from natgrad_paper.training.runner import Run, judged
+        from natgrad_paper.training.runner import Run, with_validation
         from natgrad_paper.training.settings import build, stated
         from natgrad_paper.training.source import fits
 
@@ -126,7 +126,9 @@ def run(
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
         competitors = tuple(by_name[name] for name in asked.methods)
         for method in competitors:
-            fits(judged(problem, used), method, method.own(used), where + " and --set" * bool(change))
+            fits(
+                with_validation(problem, used), method, method.own(used), where + " and --set" * bool(change)
+            )
         if not resume:
             prepare_directory(directory, overwrite, request.NAME)
             claim.enter_context(Claimed(directory))
@@ -137,7 +139,7 @@ def run(
         cache.enable()
         what = f"{escape(problem.data['name'])}, preset {escape(asked.preset)}"
         console.print(f"[bold]{chosen.title}[/bold] on {what}", highlight=False)
-        price = arguments.cost(chosen, used, len(competitors), len(asked.seeds))
+        price = arguments.announced_cost(chosen, used, len(competitors), len(asked.seeds))
         console.print(price, highlight=False)
         problems = chosen.problems(used)
         trainings = problems and problems * len(competitors) * len(asked.seeds)
@@ -148,7 +150,7 @@ def run(
             )  # fmt: skip
             with whole.signals:
                 failures = chosen.drive(whole)
-        show(console, directory)
+        show_report(console, directory)
         for failure in failures:
             complain(failure)
         if failures:

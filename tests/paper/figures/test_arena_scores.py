@@ -23,7 +23,7 @@ def test_a_score_by_hand():
         "r": {"a": 1.0, "b": 5.0},
         "s": {"a": INF, "b": INF},
     }
-    assert scores.ratios(times, ["a", "b"]) == {"a": [1, INF, 1, INF], "b": [2, 1, 5, INF]}
+    assert scores.slowdowns(times, ["a", "b"]) == {"a": [1, INF, 1, INF], "b": [2, 1, 5, INF]}
     found = scores.scores(times, ["a", "b"])
     assert found["a"] == pytest.approx(2 / 4)
     assert found["b"] == pytest.approx((2 / 3 + 1 + 0) / 4)
@@ -40,7 +40,7 @@ def test_a_score_is_the_area_below_the_profile(seed):
         str(p): {n: float(rng.lognormal()) if rng.random() < 0.8 else INF for n in names} for p in problems
     }
     taus = np.linspace(1, scores.MOST, 60_001)
-    for name, found in scores.ratios(times, names).items():
+    for name, found in scores.slowdowns(times, names).items():
         area = np.trapezoid([scores.profile(found, tau) for tau in taus[::20]], taus[::20]) / 3
         assert scores.scores(times, names)[name] == pytest.approx(area, abs=2e-3)
 

@@ -10,7 +10,7 @@ from synthetic import run_log
 
 from figures.runs import conduct, invoke, run, settings
 from natgrad_paper import figures
-from natgrad_paper.cli.arguments import cost
+from natgrad_paper.cli.arguments import announced_cost
 from natgrad_paper.figures.pinn import solutions, taylor
 from natgrad_paper.figures.pinn.claims import GOALS, InTime, NoneStuck
 from natgrad_paper.figures.pinn.equations import EQUATIONS
@@ -82,9 +82,9 @@ def test_a_solution_that_is_a_number_solves_its_equation_up_to_differences(name)
 
 def test_the_quadrature_has_all_digits(monkeypatch):
     points = EQUATIONS["p7b"].judged(7)[0]
-    one = solutions.burgers(points, 0.01 / np.pi)
+    one = solutions.burgers_solution(points, 0.01 / np.pi)
     monkeypatch.setattr(solutions, "NODES", 1601)
-    np.testing.assert_allclose(solutions.burgers(points, 0.01 / np.pi), one, atol=1e-13)
+    np.testing.assert_allclose(solutions.burgers_solution(points, 0.01 / np.pi), one, atol=1e-13)
 
 
 def test_points_stay_or_are_drawn_anew_and_errors_are_relative():
@@ -187,5 +187,5 @@ def test_it_can_be_tuned_and_stop_early(tmp_path):
 
 def test_what_a_run_costs_counts_its_equations():
     used = settings("pinn", 'problems=["p1", "p2"]', "budget.seconds=30")
-    words = cost(figures.load("pinn"), used, 3, 10)
+    words = announced_cost(figures.load("pinn"), used, 3, 10)
     assert words.startswith("2 problems × 3 methods × 10 seeds × 30 s = 30 min of training")

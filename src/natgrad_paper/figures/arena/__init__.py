@@ -10,7 +10,7 @@ from functools import partial
 from natgrad_paper.figures.arena.claims import CLAIMS, RULE, VIEW
 from natgrad_paper.figures.arena.methods import METHODS, UNTUNED, refusal
 from natgrad_paper.figures.arena.panels import CAPTION, draw, sections
-from natgrad_paper.figures.arena.problems import Settings, posed, prepare
+from natgrad_paper.figures.arena.problems import Settings, prepare, problem_forms
 from natgrad_paper.figures.arena.protocol import one_after_another
 from natgrad_paper.figures.base import figure
 from natgrad_paper.report.story import Story
@@ -21,5 +21,5 @@ STORY = Story(
 )  # fmt: skip
 EXPERIMENT = figure(
     "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED),
-    drive=partial(one_after_another, refusal=refusal), problems=lambda settings: len(list(posed(settings))),
+    drive=partial(one_after_another, refusal=refusal), problems=lambda settings: len(list(problem_forms(settings))),
 )  # fmt: skip

@@ -44,7 +44,7 @@ RULE = (
 )
 
 
-def judged(found: Sequence[Contest]) -> list[Contest]:
+def with_target(found: Sequence[Contest]) -> list[Contest]:
     """Return the problems that have a target."""
     return [each for each in found if each.target is not None]
 
@@ -86,7 +86,7 @@ class Highest:
         methods = everywhere(found, classes(runs)[0])
         if self.method not in methods or len(methods) < 2:
             return [Finding(f"no runs of {self.method} and another on all problems", Verdict.ABSENT)]
-        targets = judged(found)
+        targets = with_target(found)
         if not targets:
             return [Finding(NO_TARGET, Verdict.OPEN)]
         seeds = sorted(set.intersection(*(each.seeds(methods) for each in targets)))

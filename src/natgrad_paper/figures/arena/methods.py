@@ -85,7 +85,7 @@ def kncg(problem: Problem, own: Any) -> ng.Averaged:
     return ng.kncg(problem.model, problem.likelihood, objective=problem.objective)
 
 
-def first_order(problem: Problem, transformation: Any, **rest: Any) -> FirstOrder:
+def on_loss(problem: Problem, transformation: Any, **rest: Any) -> FirstOrder:
     """Return an optax transformation on the problem's loss."""
     return FirstOrder(problem.model, problem.likelihood, transformation, objective=problem.objective, **rest)
 
@@ -138,7 +138,7 @@ def schedule_free(problem: Problem, own: Any) -> FirstOrder:
     """Return schedule-free AdamW."""
     mine = own.schedule_free
     rule = contrib.schedule_free_adamw(mine.rate, warmup_steps=mine.warmup)
-    return first_order(problem, rule, evaluated=contrib.schedule_free_eval_params)
+    return on_loss(problem, rule, evaluated=contrib.schedule_free_eval_params)
 
 
 def schedule(constants: Tuned) -> Rate:
@@ -166,7 +166,7 @@ def rated(
     """Return a first-order method at its author's rate."""
 
     def build(problem: Problem, own: Any) -> FirstOrder:
-        return first_order(problem, rule(getattr(own, name).rate))
+        return on_loss(problem, rule(getattr(own, name).rate))
 
     return untried(name, label, color, build, kind, about)
 
@@ -177,7 +177,7 @@ def tuned(name: str, label: str, color: str, rule: Callable[[Rate], Any]) -> Met
 
     def build(problem: Problem, own: Any) -> FirstOrder:
         assert isinstance(problem, Entry)
-        return first_order(problem, rule(schedule(getattr(getattr(own, section), problem.name))))
+        return on_loss(problem, rule(schedule(getattr(getattr(own, section), problem.name))))
 
     about = f"The constants of {label}, problem by problem."
     calls = Field(10, description="Most steps in one call of the compiled loop.")
@@ -215,7 +215,7 @@ UNTUNED = (
     untried("schedule-free", "schedule-free AdamW", "#009E73", schedule_free, ScheduleFree,
             "rate 0.0025 after 100 steps, judged at its average"),
     rated("prodigy", "Prodigy", "#CC79A7", contrib.prodigy, Prodigy, "finds its rate"),
-    untried("dowg", "DoWG", "#8C510A", lambda problem, own: first_order(problem, contrib.dowg(), asks=True), Calls,
+    untried("dowg", "DoWG", "#8C510A", lambda problem, own: on_loss(problem, contrib.dowg(), asks=True), Calls,
             "finds its rate"),
     rated("muon", "Muon", "#E69F00", muon, Muon, "rate 0.02 on matrices, Adam at 0.0003 on the rest"),
     *([rated("soap", "SOAP", "#56B4E9", soap, Soap, "rate 0.003, eigenbases every 10 steps")]

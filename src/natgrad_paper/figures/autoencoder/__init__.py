@@ -64,13 +64,13 @@ def prepare(settings: Any, path: Path | None) -> Problem:
     if path.is_dir():
         images, likelihood, cost = idx_file.read(path), ng.Bernoulli(), "cross_entropy"
     else:
-        images, likelihood, cost = faces(path), ng.Gaussian(), "negative_log_likelihood"
+        images, likelihood, cost = halved_faces(path), ng.Gaussian(), "negative_log_likelihood"
     images = images.first(settings.data.train, settings.data.test)
     model = Autoencoder((images.train.shape[1], *settings.model.encoder), settings.model.hidden)
     return reconstruction(images, model, likelihood, cost)
 
 
-def faces(path: Path) -> Images:
+def halved_faces(path: Path) -> Images:
     """Return the faces of a file; those marked for testing in its first fold are the test set."""
     found = faces_file.read(path)
     train = np.concatenate([found.train.images, found.valid.images, found.unlabelled])

@@ -83,12 +83,12 @@ def ngd(**parts: Any) -> Build:
     return build
 
 
-def apart(own: Any) -> Batches:
+def own_batch(own: Any) -> Batches:
     """Return gradient and metric on different minibatches."""
     return Batches(Minibatch(own.ngd.batch), Others(own.ngd.metric_batch))
 
 
-def together(own: Any) -> Batches:
+def same_batch(own: Any) -> Batches:
     """Return gradient and metric on the same minibatch."""
     return Batches(Minibatch(own.ngd.batch))
 
@@ -312,10 +312,10 @@ METHODS = (
         "minibatches, constant rate, no momentum",
     ),
     on_minibatches(
-        "ngd", "NGD", "#0072B2", ngd(), apart, "gradient and metric on different minibatches, fixed rate"
+        "ngd", "NGD", "#0072B2", ngd(), own_batch, "gradient and metric on different minibatches, fixed rate"
     ),
     on_minibatches(
-        "ngd-same", "NGD, same batch", "#56B4E9", ngd(), together,
+        "ngd-same", "NGD, same batch", "#56B4E9", ngd(), same_batch,
         "the control: gradient and metric on the same minibatch, fixed rate",
     ),
     in_batch_mode("ngd-l", "NGD-L", "#E69F00", searched, "all cases in every step, line search"),
@@ -327,12 +327,12 @@ METHODS = (
         "all cases, Polak-Ribière's formula, line search",
     ),
     Method(
-        "ncg-q", "NCG-Q", "#DDCC77", ncg_q, together, Ngd, "ngd", ("damping",),
+        "ncg-q", "NCG-Q", "#DDCC77", ncg_q, same_batch, Ngd, "ngd", ("damping",),
         about="minibatches, diagonal preconditioner, coefficients from the quadratic model",
     ),
     KNCG,
     on_minibatches(
-        "ngd-diag", "NGD, diagonal", "#999999", ngd(metric=DIAGONAL), apart,
+        "ngd-diag", "NGD, diagonal", "#999999", ngd(metric=DIAGONAL), own_batch,
         "the control: only the diagonal of the metric",
     ),
     Method(
@@ -356,17 +356,17 @@ METHODS = (
         "the control: Polak-Ribière with only the diagonal of the metric",
     ),
     on_minibatches(
-        "ngd-search-same", "NGD, searched: same", "#A6CEE3", ngd(search=ng.LineSearch()), apart,
+        "ngd-search-same", "NGD, searched: same", "#A6CEE3", ngd(search=ng.LineSearch()), own_batch,
         "minibatches, line search on the gradient's own",
     ),
     on_minibatches(
         "ngd-search-fresh", "NGD, searched: fresh", "#1F78B4", ngd(search=ng.LineSearch()),
-        lambda own: replace(apart(own), search=Others(own.ngd.batch)),
+        lambda own: replace(own_batch(own), search=Others(own.ngd.batch)),
         "minibatches, line search on cases the gradient did not see",
     ),
     on_minibatches(
         "ngd-search-full", "NGD, searched: all", "#08306B", ngd(search=ng.LineSearch()),
-        lambda own: replace(apart(own), search=FullBatch()), "minibatches, line search on all cases",
+        lambda own: replace(own_batch(own), search=FullBatch()), "minibatches, line search on all cases",
     ),
     first_order("tonga", "TONGA", "#B2182B", tonga, Tonga, "online covariance of the gradients"),
     NESTEROV,

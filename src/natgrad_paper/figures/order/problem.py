@@ -132,7 +132,7 @@ class Settings(Section):
 class Characters(Problem):
     """A problem whose examples are drawn as they are needed."""
 
-    glyphs: characters.Source = field(kw_only=True)
+    glyphs: characters.DeviceGlyphs = field(kw_only=True)
 
 
 def prepare(settings: Any, path: Path | None) -> Characters:
