@@ -174,6 +174,29 @@ def test_claims_judge_the_median_seed_and_every_seed():
     assert "1e-07 in 200 s" in claims[0].words
 
 
+def refusing(found, first):
+    """Return runs that refuse every step, as their evaluations say from some one on."""
+    for each in found.logs:
+        for record in each.evaluations[first:]:
+            record["refused"] = record["iteration"]
+    return found
+
+
+def test_what_is_no_evidence_up_to_the_goal_is_void():
+    def good():
+        return Runs.of([fake(seed, (1e-2, 1e-6, 1e-8)) for seed in range(3)])
+
+    first, second, third = (refusing(good(), count) for count in range(3))
+    assert [found.verdict for found in InTime("p1")(first)] == [Verdict.VOID] * 2
+    assert [found.verdict for found in NoneStuck()(first)] == [Verdict.VOID]
+    assert [found.verdict for found in InTime("p1")(second)] == [Verdict.VOID] * 2
+    assert [found.verdict for found in NoneStuck()(second)] == [Verdict.HOLDS]
+    assert [found.verdict for found in InTime("p1")(third)] == [Verdict.HOLDS, Verdict.VOID]
+    assert "void: GAUSS-NEWTON, seed 0: 3 of 3 steps refused" in InTime("p1")(third)[1].words
+    stuck = refusing(Runs.of([fake(seed, (1, 0.5, 0.5)) for seed in range(3)]), 0)
+    assert [found.verdict for found in NoneStuck()(stuck)] == [Verdict.FAILS]
+
+
 def test_it_can_be_tuned_and_stop_early(tmp_path):
     entry = prepare(settings("pinn", 'problems=["p1"]'), None)
     assert not np.isin(entry.valid[0], entry.judged[0]).all()
