@@ -1,5 +1,6 @@
 # Every chore is one command. Each makes its own virtual environment in .venv; nothing is installed outside it.
 PYTHON ?= python3
+PYTHON311 ?= $(or $(shell command -v python3.11),$(PYTHON))
 BIN := .venv/bin
 READY := .venv/.ready
 OLDEST := .cache/oldest
@@ -32,7 +33,8 @@ test-long: $(READY) ## long fuzzing and matrices (up to 2 hours)
 	$(BIN)/python -m pytest -n $(WORKERS) -m long -rP
 
 $(OLDEST)/.ready: pyproject.toml paper/pyproject.toml oldest.txt
-	$(PYTHON) -m venv --clear $(OLDEST)
+	$(PYTHON311) -c 'import sys; sys.exit("the oldest versions need Python 3.11; try make test-oldest PYTHON311=/path/to/python3.11") if sys.version_info[:2] != (3, 11) else None'
+	$(PYTHON311) -m venv --clear $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r oldest.txt -e . -e ./paper
 	@touch $@
 

@@ -34,6 +34,15 @@ def write_arrays(path, arrays):
     return path
 
 
+def small_file(path, **changes):
+    """Write a file with the fields of the Toronto format and enough faces for the presets `smoke`; return the path."""
+    rng = np.random.default_rng(0)
+    folds = np.repeat([1, 2, 3, 0], [60, 20, 20, 40])[:, None].repeat(5, axis=1).astype(np.uint8)
+    labels = np.where(folds[:, :1] > 0, np.arange(140)[:, None] % 7 + 1, -1).astype(np.int16)
+    images = rng.integers(0, 256, (140, 48, 48)).astype(np.uint8)
+    return write_arrays(path, {"images": images, "labs_ex": labels, "folds": folds} | changes)
+
+
 def idx(images, magic=idx_file.MAGIC, shape=None):
     """Return the bytes of an idx file."""
     return struct.pack(">4I", magic, *(shape or images.shape)) + images.tobytes()

@@ -38,3 +38,29 @@ def test_a_room_imports_only_from_the_rooms_before_it():
                 found += 1
                 assert ROOMS.index(room(name)) <= ROOMS.index(parts[0]), f"{path} imports {name}"
     assert found > 200
+
+
+SHARED = {
+    "draw", "generate", "load", "prepare", "read", "refusal", "sections", "write", "Data", "Model", "Settings",
+    "Adam", "Lbfgs", "Ngd", "Sgd", "kncg", "lbfgs", "ngd",
+}  # fmt: skip
+"""What a figure, a file, or a method has under the same name as others of its kind."""
+
+
+def defined(path):
+    """Yield the public names that a module defines, without constants, which are their module's own."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node]
+        names = [getattr(each, "name", getattr(each, "id", "_")) for each in targets]
+        yield from (name for name in names if not name.startswith("_") and not name.isupper())
+
+
+def test_a_name_means_one_thing():
+    homes = {}
+    for path in HOME.rglob("*.py"):
+        for name in set(defined(path)):
+            if path.parent.name != "cli" or name != path.stem:  # A subcommand has the name of its file.
+                homes.setdefault(name, []).append(path.relative_to(HOME).as_posix())
+    assert len(homes) > 400
+    several = {name: paths for name, paths in homes.items() if len(paths) > 1}
+    assert several.keys() == SHARED, several

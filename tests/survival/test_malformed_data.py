@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bad_files import CASES, good, write
+from bad_files import BOMB, CASES, good, write
 from typer.testing import CliRunner
 
+from natgrad_paper import figures
 from natgrad_paper.cli.command import app
 from natgrad_paper.data import curves_file, faces_file, glyphs
 
-SECONDS, BYTES = 5.0, 400 << 20
-"""Of the processor, and more than before."""
+SECONDS, BYTES = 20.0, 800 << 20
+"""Of the processor, several times what a slow machine needs; and more than before, less than a bomb unpacked."""
+assert BYTES < BOMB << 20
 READ = {"curves": curves_file.read, "faces": faces_file.read, "glyphs": glyphs.read}
 RUN = {"curves": ("curves", "--data"), "faces": ("unlabelled", "--data"), "glyphs": ("order", "--data")}
 """The experiment that reads it, and by which option."""
@@ -64,6 +66,8 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def refuse_all(tmp_path, cases):
+    for experiment, _ in RUN.values():
+        figures.load(experiment)  # what is imported does not count
     taken = [refuse(case, tmp_path / str(number)) for number, case in enumerate(cases)]
     slowest, largest = (max(column) for column in zip(*taken, strict=True))
     assert slowest < SECONDS

@@ -13,7 +13,7 @@ import typer
 from natgrad_paper.errors import UserError
 
 Thing = TypeVar("Thing")
-Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Which one: see `natgrad list`.")]
+ExperimentName = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Which one: see `natgrad list`.")]
 Change = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change a setting: see `natgrad show`. Repeatable."),
@@ -167,7 +167,7 @@ def crowded() -> str | None:
     )
 
 
-def cost(experiment: Any, settings: Any, methods: int, seeds: int) -> str:
+def announced_cost(experiment: Any, settings: Any, methods: int, seeds: int) -> str:
     """Say how long a run will train."""
     from natgrad_paper.cli.progress import duration
 

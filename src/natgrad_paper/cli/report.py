@@ -13,10 +13,10 @@ def report(directory: Annotated[Path, typer.Argument(help="The directory of a ru
     with plain_errors():
         from natgrad_paper.cli import progress
 
-        show(progress.console(), directory)
+        show_report(progress.console(), directory)
 
 
-def show(console: Any, directory: Path) -> None:
+def show_report(console: Any, directory: Path) -> None:
     """Write a run's report from its logs, and show what it says."""
     from natgrad_paper import figures
     from natgrad_paper.errors import naming

@@ -1,6 +1,7 @@
 """`natgrad run`: train, show the progress, and report."""
 
 import dataclasses
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from natgrad_paper.cli import arguments
-from natgrad_paper.cli.arguments import Change, Name, Overwrite, complain, pick, plain_errors
+from natgrad_paper.cli.arguments import Change, ExperimentName, Overwrite, complain, pick, plain_errors
 from natgrad_paper.errors import UserError
 
 EXAMPLES = """Examples, from seconds to days:
@@ -38,10 +39,11 @@ EXAMPLES = """Examples, from seconds to days:
 
 
 def run(
-    experiment: Name,
+    experiment: ExperimentName,
     preset_name: Annotated[
-        str, typer.Option("--preset", help="smoke, small, medium or paper; or a TOML file.")
-    ] = "small",
+        str | None,
+        typer.Option("--preset", help="smoke, small, medium or paper; or a TOML file. Default: small."),
+    ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Names separated by commas, or all. Default: the preset's.")
     ] = None,
@@ -68,13 +70,13 @@ def run(
     ] = False,
 ) -> None:
     """Train every method, show how it goes, and leave logs, a report, a figure and a table."""
-    with plain_errors(experiment, out):
+    with plain_errors(experiment, out), ExitStack() as claim:
         from natgrad_paper import figures
         from natgrad_paper.cli import progress
-        from natgrad_paper.cli.report import show
+        from natgrad_paper.cli.report import show_report
         from natgrad_paper.training import cache, log, request
         from natgrad_paper.training.directory import Claimed, clear, prepare_directory
-        from natgrad_paper.training.runner import Run, judged
+        from natgrad_paper.training.runner import Run, with_validation
         from natgrad_paper.training.settings import build, stated
         from natgrad_paper.training.source import fits
 
@@ -86,16 +88,20 @@ def run(
         for word in names:
             pick(by_name, word, "--methods")
         if resume:
-            if out is None or preset_name != "small" or change or overwrite:
-                raise UserError("--resume: expected --out DIR, without --preset, --set and --overwrite")
-            directory = out
-            asked = request.read(out).extended(names, numbers)
+            if out is None or change or overwrite:
+                raise UserError("--resume: expected --out DIR, without --set and --overwrite")
+            request.read(out)  # Only the directory of a run gets a lock.
+            claim.enter_context(Claimed(out))
+            directory, asked = out, request.read(out).extended(names, numbers)
             if asked.experiment != experiment:
                 raise UserError(f"{out}: expected a run of {experiment}, found one of {asked.experiment}")
+            if preset_name not in (None, asked.preset):
+                words = f"expected {asked.preset!r}, the preset of the run to resume, found {preset_name!r}"
+                raise UserError(f"--preset: {words}")
             where = str(out / request.NAME)
             used = build(chosen.settings, asked.settings, where)
         else:
-            base = arguments.preset(chosen, preset_name)
+            base = arguments.preset(chosen, preset_name or "small")
             used, where = arguments.settings(chosen, base, change), base.where
             directory = out or arguments.fresh(Path("runs"), f"{chosen.name}-{base.name}")
             asked = request.Request(
@@ -120,32 +126,33 @@ def run(
             problem = dataclasses.replace(problem, data={**problem.data, "file": file.name})
         competitors = tuple(by_name[name] for name in asked.methods)
         for method in competitors:
-            fits(judged(problem, used), method, method.own(used), where + " and --set" * bool(change))
+            fits(
+                with_validation(problem, used), method, method.own(used), where + " and --set" * bool(change)
+            )
         if not resume:
             prepare_directory(directory, overwrite, request.NAME)
-        with Claimed(directory):
-            if not resume:
-                # Another command may have claimed the directory first.
-                prepare_directory(directory, overwrite, request.NAME)
-                clear(directory)
-            request.write(directory, asked)
-            cache.enable()
-            what = f"{escape(problem.data['name'])}, preset {escape(asked.preset)}"
-            console.print(f"[bold]{chosen.title}[/bold] on {what}", highlight=False)
-            price = arguments.cost(chosen, used, len(competitors), len(asked.seeds))
-            console.print(price, highlight=False)
-            if chosen.lapack and (warning := arguments.crowded()):
-                complain(warning)
-            problems = chosen.problems(used)
-            trainings = problems and problems * len(competitors) * len(asked.seeds)
-            with progress.display(console, trainings, chosen.story.view.main) as display:
-                whole = Run(
-                    chosen.name, asked.preset, used, problem, chosen.methods, competitors, asked.seeds, directory,
-                    display, resume,
-                )  # fmt: skip
-                with whole.signals:
-                    failures = chosen.drive(whole)
-            show(console, directory)
+            claim.enter_context(Claimed(directory))
+            # Another command may have claimed the directory first.
+            prepare_directory(directory, overwrite, request.NAME)
+            clear(directory)
+        request.write(directory, asked)
+        cache.enable()
+        what = f"{escape(problem.data['name'])}, preset {escape(asked.preset)}"
+        console.print(f"[bold]{chosen.title}[/bold] on {what}", highlight=False)
+        price = arguments.announced_cost(chosen, used, len(competitors), len(asked.seeds))
+        console.print(price, highlight=False)
+        if chosen.lapack and (warning := arguments.crowded()):
+            complain(warning)
+        problems = chosen.problems(used)
+        trainings = problems and problems * len(competitors) * len(asked.seeds)
+        with progress.display(console, trainings, chosen.story.view.main) as display:
+            whole = Run(
+                chosen.name, asked.preset, used, problem, chosen.methods, competitors, asked.seeds, directory,
+                display, resume,
+            )  # fmt: skip
+            with whole.signals:
+                failures = chosen.drive(whole)
+        show_report(console, directory)
         for failure in failures:
             complain(failure)
         if failures:

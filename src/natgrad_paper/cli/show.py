@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Column, Table
 from rich.text import Text
 
-from natgrad_paper.cli.arguments import Name, cost, pick, plain_errors, settings
+from natgrad_paper.cli.arguments import ExperimentName, announced_cost, pick, plain_errors, settings
 
 
 def list_(
@@ -41,13 +41,13 @@ def _contents(experiment: Any) -> list[Table]:
     presets = Table("preset", "", "cost of one seed", box=box.SIMPLE_HEAD)
     for name, preset in experiment.presets().items():
         count = len(preset.methods or experiment.first_look)
-        price = cost(experiment, settings(experiment, preset), count, 1)
+        price = announced_cost(experiment, settings(experiment, preset), count, 1)
         presets.add_row(name, Text(preset.about), Text(price))
     return [methods, presets]
 
 
 def show(
-    experiment: Name,
+    experiment: ExperimentName,
     preset_name: Annotated[str, typer.Argument(metavar="[PRESET]", help="One of its presets.")] = "small",
 ) -> None:
     """Show every setting of an experiment: its meaning, its default and its value in a preset."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from natgrad_paper.cli.arguments import Change, Name, pick, plain_errors, preset, settings
+from natgrad_paper.cli.arguments import Change, ExperimentName, pick, plain_errors, preset, settings
 from natgrad_paper.errors import UserError
 
 EXAMPLE = (
@@ -15,7 +15,7 @@ EXAMPLE = (
 
 
 def tune(
-    experiment: Name,
+    experiment: ExperimentName,
     method: Annotated[str, typer.Argument(help="The method to tune.")],
     grid: Annotated[
         list[str], typer.Option(metavar="FIELD=A,B,...", help="The values to try for a field. Repeatable.")

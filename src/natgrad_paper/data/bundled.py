@@ -12,14 +12,14 @@ SPLIT = 0
 """The seed by which cases are put in order, once for all runs."""
 
 
-def digits() -> tuple[np.ndarray, np.ndarray]:
+def digit_images() -> tuple[np.ndarray, np.ndarray]:
     """Return 1797 digits, 8 × 8 gray levels in [0, 1], and their labels, in a fixed random order."""
     found = _package().load_digits()
     order = np.random.default_rng(SPLIT).permutation(len(found.data))
     return (found.data / 16)[order], found.target.astype(np.int32)[order]
 
 
-def regression() -> tuple[np.ndarray, np.ndarray]:
+def regressions() -> tuple[np.ndarray, np.ndarray]:
     """Return two regressions with ten inputs in one table, in a fixed random order: Friedman's first, and diabetes.
 
     Inputs have the units they came with: some are fractions, some hundreds. The targets of both together have

@@ -22,7 +22,7 @@ STAGES = ("glyph", "slant", "thickness", "affine", "elastic", "pinch")
 """What `show` returns for each example, in order; the last only if it is pinched."""
 
 
-class Source(NamedTuple):
+class DeviceGlyphs(NamedTuple):
     """Glyphs on the device."""
 
     images: Array
@@ -48,10 +48,10 @@ class Traits(NamedTuple):
     pinch: Array
 
 
-def source(glyphs: Glyphs) -> Source:
+def source(glyphs: Glyphs) -> DeviceGlyphs:
     """Put glyphs on the device. If a class has more than 65,536 of them, only the first 65,536 are used."""
     counts = np.minimum(glyphs.counts, ONE)
-    return Source(jnp.asarray(glyphs.images), jnp.asarray(glyphs.starts), jnp.asarray(counts))
+    return DeviceGlyphs(jnp.asarray(glyphs.images), jnp.asarray(glyphs.starts), jnp.asarray(counts))
 
 
 def stream(seed: int, number: int = 0) -> Array:
@@ -61,7 +61,7 @@ def stream(seed: int, number: int = 0) -> Array:
 
 @partial(jax.jit, static_argnames=("side", "pinched"))
 def draw(
-    source: Source,
+    source: DeviceGlyphs,
     key: Array,
     indices: Array,
     weights: Array | None = None,
@@ -93,7 +93,7 @@ def draw(
 
 
 @partial(jax.jit, static_argnames="pinched")
-def show(source: Source, key: Array, indices: Array, *, pinched: bool = True) -> tuple[Array, Array]:
+def show(source: DeviceGlyphs, key: Array, indices: Array, *, pinched: bool = True) -> tuple[Array, Array]:
     """Return each example at every stage of its making, uint8 (n, 5 or 6, 32, 32), and the labels: for pictures."""
 
     def one(index: Array) -> tuple[Array, Array]:
@@ -103,13 +103,15 @@ def show(source: Source, key: Array, indices: Array, *, pinched: bool = True) ->
     return jax.vmap(one)(indices.astype(jnp.uint32))
 
 
-def _undeformed(source: Source, key: Array, index: Array, weights: Array) -> tuple[Array, Array, Traits]:
+def _undeformed(
+    source: DeviceGlyphs, key: Array, index: Array, weights: Array
+) -> tuple[Array, Array, Traits]:
     """Return the glyph of an example, its label, and what will happen to it."""
     which, how = jax.random.split(jax.random.fold_in(key, index))
     return *_pick(source, which, weights), traits(how)
 
 
-def _pick(source: Source, key: Array, weights: Array) -> tuple[Array, Array]:
+def _pick(source: DeviceGlyphs, key: Array, weights: Array) -> tuple[Array, Array]:
     """Draw a class by weight, and one of its glyphs, all equally likely."""
     first, second = jax.random.bits(key, (2,), jnp.uint32) >> jnp.uint32(16)
     until = jnp.cumsum(weights, dtype=jnp.int32)

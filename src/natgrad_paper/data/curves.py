@@ -24,10 +24,10 @@ def generate(seed: int = 0, train: int = TRAIN, test: int = TEST) -> Images:
 
     Training and test images come from separate streams. A smaller set is always the beginning of a larger one.
     """
-    return Images(REGENERATED, draw(points(seed, 0, train)), draw(points(seed, 1, test)))
+    return Images(REGENERATED, draw(random_triples(seed, 0, train)), draw(random_triples(seed, 1, test)))
 
 
-def points(seed: int, stream: int, count: int) -> np.ndarray:
+def random_triples(seed: int, stream: int, count: int) -> np.ndarray:
     """Return `count` triples of points, of shape (count, 3, 2), the last axis being (x, y).
 
     They are uniform on [2, 26]² under the condition that x grows by at least 2 from each point to the next. To sample

@@ -31,6 +31,8 @@ class Experiment:
     """What the report says."""
     presets_file: Path | None = None
     """The file with one table per preset; None if the defaults, as `small`, are the only preset."""
+    also: tuple[Preset, ...] = ()
+    """Presets beside those of the file."""
     drive: Callable[[Run], list[str]] = in_turn
     """What is trained, in which order: every method from every seed, unless the experiment has a protocol of its own.
     It returns a line for each training that ended early."""
@@ -47,7 +49,7 @@ class Experiment:
         """Return the presets by name."""
         if self.presets_file is None:
             return {"small": Preset("small", "the defaults", (), {}, "the defaults")}
-        return presets(self.presets_file, self.settings)
+        return presets(self.presets_file, self.settings) | {each.name: each for each in self.also}
 
 
 def settings_with(own: type[Section], methods: Sequence[Method]) -> type[Section]:

@@ -198,7 +198,7 @@ def label_ends(
             tip, end = tips[name], (1.035, place)
             axes.annotate("", tip, end, "data", "axes fraction", looks, annotation_clip=False)
         axes.plot([1.04, 1.095], [place, place], color=runs.color(name), ls=names[name], **where)
-        above = f" ↑ {plain(ends[name])}" if ends.get(name, 0.0) > highest else ""
+        above = f" ↑ {tick_label(ends[name])}" if ends.get(name, 0.0) > highest else ""
         axes.text(1.11, place, runs.label(name) + above, va="center", fontsize=8, color=INK, **where)
 
 
@@ -209,7 +209,7 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
     return [float(place) for place in np.minimum(moved, 1 - steps[::-1])]
 
 
-def paired(runs: Runs, compared: Sequence[tuple[str, str]], *panels: Panel) -> Figure:
+def draw_differences(runs: Runs, compared: Sequence[tuple[str, str]], *panels: Panel) -> Figure:
     """Return the differences of pairs of methods, seed by seed, with their means and intervals, one panel per error."""
     names = [f"{runs.label(lower)} against {runs.label(upper)}" for lower, upper in compared]
     with styled():
@@ -243,7 +243,7 @@ def dress(axes: Axes) -> None:
             continue
         low, high = axis.get_view_interval()
         decades = np.log10(high / low) if low > 0 else 0
-        axis.set_major_formatter(FuncFormatter(plain))
+        axis.set_major_formatter(FuncFormatter(tick_label))
         axis.set_minor_formatter(NullFormatter())
         # Over less than about two decades, one tick per decade is too few.
         if decades < 0.5:
@@ -255,7 +255,7 @@ def dress(axes: Axes) -> None:
             axes.grid(which="minor", axis="y", color=FAINT, lw=0.5)
 
 
-def plain(value: float, _: Any = None) -> str:
+def tick_label(value: float, _: Any = None) -> str:
     """Return a number as a tick label."""
     if 10 <= value < 1e5:
         return f"{value:,.0f}".replace(",", " ")
@@ -266,7 +266,7 @@ def title(figure: Figure, runs: Runs, words: str = "") -> None:
     """Write a title above a figure: the given words, or else the data and their number of cases."""
     data = runs.header["data"]
     words = words or ": ".join(part for part in (data["name"], provenance.cases(data)) if part)
-    words += f", preset {provenance.presets(runs)}"
+    words += f", preset {provenance.presets_used(runs)}"
     figure.suptitle(words, x=0.01, ha="left", fontsize=12.5, fontweight="bold")
 
 
@@ -277,7 +277,7 @@ def small_print(
     data, unfinished = runs.header["data"], sum(not log.done for log in runs.logs)
     dashes = ", ".join(f"{each.dashes}: {each.title.lower()}" for each in groups)
     lines = f"Lines: {dashes.replace('dashdot', 'dash-dotted')}"
-    what = [f"Data: {data['name']}, sha256 {data['sha256'][:16]}…", provenance.seeds(runs)]
+    what = [f"Data: {data['name']}, sha256 {data['sha256'][:16]}…", provenance.seeds_used(runs)]
     how = ["Training time excludes compiling and evaluating"] * timed + provenance.ratios(runs)
     how += ["↑: where a line ends that leaves the panel"] * cut_off
     how += [f"{unfinished} of {len(runs.logs)} runs did not finish"] * (unfinished > 0)

@@ -1,4 +1,9 @@
-"""Whether a run can be evidence: not if steps were refused, λ was at its bound, or it never left the plateau."""
+"""Whether a run can be evidence: not if steps were refused, λ was at its upper bound, or it never left the plateau.
+
+λ at its lower bound is no ailment. It falls as long as steps keep their promises, to zero where a model fits all its
+targets, and there it shortens steps least. Where it falls because the loss can resolve no change any more, the run is
+given up.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,6 +20,13 @@ SHARE = 0.1
 """A run is no evidence if more than this share of its steps was refused, or had λ at its upper bound."""
 LEFT = 0.9
 """A run has left the plateau when its error is below this share of the plateau's."""
+VOID = (
+    f"more than {SHARE:.0%} of the steps of a run were refused, or λ was at its upper bound in more than {SHARE:.0%} "
+    "of its logged steps"
+)
+"""What makes a run no evidence, in words."""
+LOWER = "λ at its lower bound is no fault: it falls there where steps keep their promises, and shortens them least."
+"""What does not."""
 
 
 def ailment(log: RunLog) -> str:

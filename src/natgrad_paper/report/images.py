@@ -22,7 +22,7 @@ def data(runs: Runs) -> list[Picture | Table]:
     return [_shown(record, images) for record, images in found]
 
 
-def reconstructions(runs: Runs) -> Table | None:
+def reconstructed(runs: Runs) -> Table | None:
     """Return some cases, and each method's reconstructions of them; None if the logs hold no such pictures."""
     cases: np.ndarray | None = None
     rows: list[tuple[str, Picture]] = []

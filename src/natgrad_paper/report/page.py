@@ -63,7 +63,7 @@ def html(runs: Runs, story: Story, judged: Sequence[Judged], drawn: bytes, comma
             (title, Picture(figure, alt=f"how the steps went: {title}")) for title, figure, _ in steps
         ],
         quantities=[each for each in diagnostics.QUANTITIES if any(each in used for *_, used in steps)],
-        constants={"choosing": CHOOSING, "axes": AXES, "marks": MARKS, "share": f"{health.SHARE:.0%}"},
+        constants={"choosing": CHOOSING, "axes": AXES, "marks": MARKS},
         modules={
             each.__name__.rpartition(".")[2]: each for each in (claims, health, images, provenance, tables)
         },

@@ -23,12 +23,12 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-def presets(runs: Runs) -> str:
+def presets_used(runs: Runs) -> str:
     """Return the presets of the runs."""
     return ", ".join(_different(log.header["preset"] for log in runs.logs))
 
 
-def seeds(runs: Runs) -> str:
+def seeds_used(runs: Runs) -> str:
     """Return the seeds, and what the spread in figures means."""
     if len(runs.seeds) == 1:
         return f"Seed: {runs.seeds[0]} (one run: no spread to show)"
@@ -76,7 +76,7 @@ def ratios(runs: Runs) -> list[str]:
     ]
 
 
-def differences(runs: Runs, paper: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def departures(runs: Runs, paper: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return (field, value here, the paper's value) of every setting that differs from the paper's."""
     stated, wanted = _stated(runs), {field: _written(value) for field, value in flat(paper).items()}
     both = [(field, stated[field], value) for field, value in wanted.items() if field in stated]
@@ -87,7 +87,7 @@ def differences(runs: Runs, paper: Mapping[str, Any]) -> list[tuple[str, str, st
     ]
 
 
-def settings(runs: Runs) -> list[tuple[str, str]]:
+def fields(runs: Runs) -> list[tuple[str, str]]:
     """Return (field, value) of every setting; if methods differ, each value with its methods."""
     return [(field, _values(values)) for field, values in _stated(runs).items()]
 

@@ -64,7 +64,7 @@ def tables(runs: Runs, story: Story) -> list[Shown]:
     found, shown = _results(runs, story), []
     if found is not None:
         seeds = f"means over {len(runs.seeds)} seeds" if len(runs.seeds) > 1 else f"seed {runs.seeds[0]}"
-        title = f"{runs.header['data']['name']}, preset {provenance.presets(runs)}, {seeds}"
+        title = f"{runs.header['data']['name']}, preset {provenance.presets_used(runs)}, {seeds}"
         texts = [
             [each.text if isinstance(each, parts.Cell) else str(each) for each in row] for row in found.rows
         ]
@@ -102,7 +102,7 @@ def rest(judged: Sequence[Judged], runs: Runs) -> str:
 
 def _results(runs: Runs, story: Story) -> parts.Table | None:
     """Return the table of results without times to errors, with steps and seconds; or else the story's first table."""
-    found, time = numbers.results(runs, story.view, grouped(runs.methods, story.groups)), numbers.time(runs)
+    found, time = numbers.summary(runs, story.view, grouped(runs.methods, story.groups)), numbers.time(runs)
     if found is None or time is None:
         contents = (content for part in story.sections(runs) for content in part.contents)
         first = next((content for content in contents if isinstance(content, parts.Table)), None)

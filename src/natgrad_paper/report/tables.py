@@ -49,7 +49,7 @@ def columns(runs: Runs, view: View) -> list[Column]:
             add(words, panel.measure, "not measured", partial(error_at, panel=panel, where=where))
     for measure in view.at_end:
         add(f"{measure.label} at the end", measure, "–", partial(_at_end, measure=measure))
-    for error in targets(every, view.main) if CLOCK in view.axes else ():
+    for error in round_errors(every, view.main) if CLOCK in view.axes else ():
         add(f"seconds to {error:g}", SECONDS, "–", partial(time_to, error=error, measure=view.main))
     return found
 
@@ -58,7 +58,7 @@ def _at_end(log: RunLog, measure: Measure) -> float | None:
     return measure.of(log.evaluations[-1])
 
 
-def targets(logs: Sequence[RunLog], measure: Measure) -> list[float]:
+def round_errors(logs: Sequence[RunLog], measure: Measure) -> list[float]:
     """Return the lowest few round numbers (1, 2, 5, …) that some run's error reached, in decreasing order."""
     start = max((measure.of(log.evaluations[0]) or 0.0 for log in logs), default=0.0)
     ladder = [float(f"{digit}e{power}") for power in range(-6, 7) for digit in (1, 2, 5)]
@@ -66,7 +66,7 @@ def targets(logs: Sequence[RunLog], measure: Measure) -> list[float]:
     return reached[:TARGETS][::-1]
 
 
-def results(runs: Runs, view: View, groups: Sequence[Group]) -> Table | None:
+def summary(runs: Runs, view: View, groups: Sequence[Group]) -> Table | None:
     """Return the table of results, one row per method: mean over seeds, least and largest; None without results."""
     found = columns(runs, view)
     best = [_best(column, runs) for column in found]

@@ -107,7 +107,7 @@ class Run:
 
     @cached_property
     def _problem(self) -> Problem:
-        return judged(self.problem, self.settings)
+        return with_validation(self.problem, self.settings)
 
     @cached_property
     def _placed(self) -> Placed:
@@ -292,7 +292,7 @@ class Run:
         return hashlib.sha256(stream.getvalue()).hexdigest()
 
 
-def judged(problem: Problem, settings: Any) -> Problem:
+def with_validation(problem: Problem, settings: Any) -> Problem:
     """Return the problem as it is trained: with validation cases where patience needs them."""
     budget = getattr(settings, "budget", None)
     return problem.validated() if getattr(budget, "patience", None) else problem

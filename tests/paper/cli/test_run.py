@@ -116,78 +116,74 @@ def test_a_users_preset(tmp_path, invoke):
 
 
 BAD_CALLS = [
-    (("run", "curvs"), "experiment: expected 'curves', found 'curvs'"),
-    (("run", "zebra"), "experiment: expected one of arena, autoencoder, "),
-    (("run", "sums", "--preset", "smal"), "--preset: expected 'small', found 'smal'"),
-    (("run", "sums", "--preset", "absent.toml"), "absent.toml: expected a readable TOML file"),
-    ((*SMOKE, "--methods", "ngdl"), "--methods: expected 'ngd', found 'ngdl'"),
-    ((*SMOKE, "--methods", "zebra"), "--methods: expected one of sgd, ngd, growing, averaged, found 'zebra'"),
-    ((*SMOKE, "--seeds", "one"), "--seeds: expected a count or whole numbers"),
-    ((*SMOKE, "--seeds", "0"), "--seeds: expected a count from 1 to 1000"),
-    ((*SMOKE, "--seeds", "-1"), "--seeds: expected a count or whole numbers"),
-    ((*SMOKE, "--set", "sgd.rat=1"), "--set: sgd.rat: expected 'rate', found an unknown field"),
-    ((*SMOKE, "--set", "sgd.rate=fast"), "--set: sgd.rate: expected a number, found fast"),
-    ((*SMOKE, "--set", "budget.iterations=-5"), "--set: budget.iterations: expected at least 1, found -5"),
-    (
-        (*SMOKE, "--set", "budget.seconds=0.5"),
-        "--set: budget.first: expected at most the limit, 0.5, found 1.0",
-    ),
-    ((*SMOKE, "--set", "sgd.rate"), "--set sgd.rate: expected field=value, found no '='"),
-    (
-        (*SMOKE, "--set", "sgd.batch=61"),
-        "presets.toml and --set: sgd: expected batches of at most 60 training cases, found 61",
-    ),
+    (("run", "curvs"), "experiment:", "'curves'"),
+    (("run", "zebra"), "experiment:", "autoencoder"),
+    (("run", "sums", "--preset", "smal"), "--preset:", "'small'"),
+    (("run", "sums", "--preset", "absent.toml"), "absent.toml:", "readable"),
+    ((*SMOKE, "--methods", "ngdl"), "--methods:", "'ngd'"),
+    ((*SMOKE, "--methods", "zebra"), "--methods:", "growing"),
+    ((*SMOKE, "--seeds", "one"), "--seeds:", "count"),
+    ((*SMOKE, "--seeds", "0"), "--seeds:", "1000"),
+    ((*SMOKE, "--seeds", "-1"), "--seeds:", "count"),
+    ((*SMOKE, "--set", "sgd.rat=1"), "--set: sgd.rat:", "'rate'"),
+    ((*SMOKE, "--set", "sgd.rate=fast"), "--set: sgd.rate:", "number"),
+    ((*SMOKE, "--set", "budget.iterations=-5"), "--set: budget.iterations:", "least"),
+    ((*SMOKE, "--set", "budget.seconds=0.5"), "--set: budget.first:", "0.5"),
+    ((*SMOKE, "--set", "sgd.rate"), "--set sgd.rate:", "'='"),
+    ((*SMOKE, "--set", "sgd.batch=61"), "presets.toml and --set: sgd:", "60"),
     (
         (*SMOKE, "--set", "sgd.batch=55", "--set", "budget.patience=3"),
-        "presets.toml and --set: sgd: expected batches of at most 54 training cases, found 55",
+        "presets.toml and --set: sgd:",
+        "54",
     ),
-    (("run", "curves", "--preset", "smoke", "--data", "absent.mat"), "absent.mat: expected a file"),
-    (("run", "order", "--preset", "smoke", "--methods", "sgd"), "--methods: expected all of sgd, ngd"),
-    (("data", "curve", "--out", "f.npz"), "data: expected 'curves', found 'curve'"),
-    (("report", "absent"), "absent: expected logs (*.jsonl) of a run, found none"),
-    (("list", "curvs"), "experiment: expected 'curves', found 'curvs'"),
-    (("show", "sums", "smal"), "preset: expected 'small', found 'smal'"),
-    (("tune", "sums", "sdg", "--grid", "sgd.rate=1"), "method: expected 'sgd', found 'sdg'"),
-    (("tune", "sums", "sgd", "--grid", "sgd.rate=fast"), "--grid: sgd.rate: expected a number, found fast"),
+    (("run", "curves", "--preset", "smoke", "--data", "absent.mat"), "absent.mat:", "file"),
+    (("run", "order", "--preset", "smoke", "--methods", "sgd"), "--methods:", "all"),
+    (("data", "curve", "--out", "f.npz"), "data:", "'curves'"),
+    (("report", "absent"), "absent:", "logs"),
+    (("list", "curvs"), "experiment:", "'curves'"),
+    (("show", "sums", "smal"), "preset:", "'small'"),
+    (("tune", "sums", "sdg", "--grid", "sgd.rate=1"), "method:", "'sgd'"),
+    (("tune", "sums", "sgd", "--grid", "sgd.rate=fast"), "--grid: sgd.rate:", "number"),
     (
         ("tune", "sums", "sgd", "--grid", "sgd.rate=1", "--set", "sgd.batch=0"),
-        "--set: sgd.batch: expected at least 1, found 0",
+        "--set: sgd.batch:",
+        "least",
     ),
-    (("tune", "sums", "sgd", "--grid", "sgd.rate=1", "--seed", "99"), "--seed: expected 100 or more"),
-    (("tune", "order", "sgd", "--grid", "sgd.rate=1"), "tune: expected an experiment that compares errors"),
+    (("tune", "sums", "sgd", "--grid", "sgd.rate=1", "--seed", "99"), "--seed:", "100"),
+    (("tune", "order", "sgd", "--grid", "sgd.rate=1"), "tune:", "errors"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), BAD_CALLS)
-def test_bad_calls_are_one_line_and_leave_nothing(arguments, words, tmp_path, monkeypatch, invoke):
+@pytest.mark.parametrize(("arguments", "field", "word"), BAD_CALLS)
+def test_bad_calls_are_one_line_and_leave_nothing(arguments, field, word, tmp_path, monkeypatch, invoke):
     monkeypatch.chdir(tmp_path)
-    assert words in line(invoke(*arguments))
+    _, named, rest = line(invoke(*arguments)).partition(field)
+    assert named
+    assert word in rest
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "field", "word"),
     [
-        ("sgd = { rate = -1 }", "sgd.rate: expected more than 0.0, found -1"),
-        ("sgd = { rat = 1 }", "sgd.rat: expected 'rate', found an unknown field"),
-        ('methods = ["sgd", "ngdl"]', "methods: expected 'ngd', found 'ngdl'"),
-        ('method = ["sgd"]', "method: expected 'methods', found an unknown field"),
-        ('extends = "smal"', "extends: expected 'small', found smal"),
-        ("sgd = { batch = 61 }", "sgd: expected batches of at most 60 training cases, found 61"),
-        (
-            "budget = { iterations = 3, seconds = 3.0 }",
-            "budget.seconds: expected a limit in seconds or in iterations",
-        ),
+        ("sgd = { rate = -1 }", "sgd.rate:", "more"),
+        ("sgd = { rat = 1 }", "sgd.rat:", "'rate'"),
+        ('methods = ["sgd", "ngdl"]', "methods:", "'ngd'"),
+        ('method = ["sgd"]', "method:", "'methods'"),
+        ('extends = "smal"', "extends:", "'small'"),
+        ("sgd = { batch = 61 }", "sgd:", "60"),
+        ("budget = { iterations = 3, seconds = 3.0 }", "budget.seconds:", "iterations"),
     ],
 )
 @pytest.mark.parametrize("option", [(), ("--set", "sgd.steps_per_call=1")])
-def test_a_presets_mistakes_are_blamed_on_its_file(tmp_path, invoke, text, words, option):
+def test_a_presets_mistakes_are_blamed_on_its_file(tmp_path, invoke, text, field, word, option):
     path = tmp_path / "mine.toml"
     path.write_text(text)
     # What does not fit together may be due to either.
     where = f"{path} and --set" if "61" in text and option else path
     found = line(invoke("run", "sums", "--preset", path, "--out", tmp_path / "out", *option))
-    assert found.startswith(f"{where}: {words}")
+    assert found.startswith(f"{where}: {field}")
+    assert word in found.removeprefix(f"{where}: {field}")
     assert not (tmp_path / "out").exists()
 
 
@@ -234,6 +230,20 @@ def test_resume_adds_methods_and_seeds(directory, tmp_path, invoke):
     assert request.read(tmp_path).seeds == (0, 1)
 
 
+def test_resume_reads_what_another_command_wrote_before_the_lock_was_free(tmp_path, invoke, monkeypatch):
+    assert invoke(*SMOKE, "--methods", "sgd", "--out", tmp_path).exit_code == 0
+    extended, enter = request.read(tmp_path).extended((), (1,)), Claimed.__enter__
+
+    def wait(claimed):
+        request.write(tmp_path, extended)
+        enter(claimed)
+
+    monkeypatch.setattr(Claimed, "__enter__", wait)
+    result = invoke("run", "sums", "--out", tmp_path, "--resume", "--preset", "smoke")
+    assert result.exit_code == 0, result.output
+    assert sorted(contents(tmp_path)) == ["sgd.0.jsonl", "sgd.1.jsonl"]
+
+
 def test_resume_with_other_data_is_refused_and_loses_nothing(directory, tmp_path, invoke):
     shutil.copytree(directory, tmp_path / "run")
     for path in (tmp_path / "run" / "logs").iterdir():
@@ -248,8 +258,11 @@ def test_resume_says_what_it_lacks(directory, tmp_path, invoke):
     (tmp_path / "run.json").write_text("{}")
     for options, words in (
         (["--resume"], "--resume: expected --out DIR"),
-        (["--resume", "--out", tmp_path, "--preset", "smoke"], "without --preset"),
-        (["--resume", "--out", tmp_path, "--set", "sgd.rate=1"], "without --preset, --set"),
+        (
+            ["--resume", "--out", tmp_path, "--set", "sgd.rate=1"],
+            "--resume: expected --out DIR, without --set",
+        ),
+        (["--resume", "--out", directory, "--preset", "small"], "--preset: expected 'smoke'"),
         (["--resume", "--out", tmp_path / "absent"], "expected the settings of a run to resume, found none"),
         (["--resume", "--out", tmp_path], "run.json: experiment: expected a value, found nothing"),
     ):

@@ -46,7 +46,7 @@ def test_seeds_and_streams_differ():
 
 
 def test_points_are_spread():
-    points = curves.points(0, 0, 20_000)
+    points = curves.random_triples(0, 0, 20_000)
     assert points.min() >= 2
     assert points.max() <= 26
     gaps = np.diff(points[..., 0], axis=1)
@@ -57,12 +57,12 @@ def test_points_are_spread():
 
 
 def test_curve_passes_its_three_points():
-    points = curves.points(3, 0, 50)
+    points = curves.random_triples(3, 0, 50)
     np.testing.assert_allclose(curves.quadratic(points, np.array([0.0, 1.0, 2.0])), points, atol=1e-12)
 
 
 def test_trace_is_equally_spaced_on_the_curve():
-    points = curves.points(4, 0, 50)
+    points = curves.random_triples(4, 0, 50)
     traced, length = curves.trace(points)
     dense = curves.quadratic(points, np.linspace(0, 2, 4001))
     true_length = np.linalg.norm(np.diff(dense, axis=1), axis=-1).sum(axis=1)
@@ -74,7 +74,7 @@ def test_trace_is_equally_spaced_on_the_curve():
 
 
 def test_ink_lies_on_the_curve():
-    points = curves.points(5, 0, 20)
+    points = curves.random_triples(5, 0, 20)
     pictures = curves.draw(points).reshape(-1, 28, 28)
     for triple, picture in zip(points, pictures, strict=True):
         for x, y in triple:

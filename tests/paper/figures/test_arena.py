@@ -278,7 +278,7 @@ def test_pictures_of_the_user_take_the_place_of_digits(tmp_path):
 
 def test_without_scikit_learn_it_is_one_line(monkeypatch):
     monkeypatch.setattr(bundled, "PACKAGE", "no_such_package")
-    for data in (bundled.digits, bundled.regression, bundled.descriptions):
+    for data in (bundled.digit_images, bundled.regressions, bundled.descriptions):
         with pytest.raises(UserError, match="pip install scikit-learn"):
             data()
 
@@ -310,7 +310,7 @@ def test_a_tuned_rate_is_constant_or_rises_and_falls():
 def test_a_target_is_for_the_data_it_was_measured_on():
     target = measured.Target(error=0.5, data="a" * 64)
     assert (target.on("a" * 64), target.on("b" * 64), measured.Target().on("")) == (0.5, None, None)
-    for section, found in measured.table().items():
+    for section, found in measured.contents().items():
         assert set(found) <= set(measured.NAMES), section
 
 

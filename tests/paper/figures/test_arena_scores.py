@@ -1,10 +1,11 @@
 """The arena's numbers: the profile score, times to targets, failures, places; from logs written by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic import run_log
+from synthetic import REFUSED, run_log, steps
 
 import natgrad as ng
 from natgrad_paper.figures.arena import claims, contests, panels, scores
@@ -23,7 +24,7 @@ def test_a_score_by_hand():
         "r": {"a": 1.0, "b": 5.0},
         "s": {"a": INF, "b": INF},
     }
-    assert scores.ratios(times, ["a", "b"]) == {"a": [1, INF, 1, INF], "b": [2, 1, 5, INF]}
+    assert scores.slowdowns(times, ["a", "b"]) == {"a": [1, INF, 1, INF], "b": [2, 1, 5, INF]}
     found = scores.scores(times, ["a", "b"])
     assert found["a"] == pytest.approx(2 / 4)
     assert found["b"] == pytest.approx((2 / 3 + 1 + 0) / 4)
@@ -40,7 +41,7 @@ def test_a_score_is_the_area_below_the_profile(seed):
         str(p): {n: float(rng.lognormal()) if rng.random() < 0.8 else INF for n in names} for p in problems
     }
     taus = np.linspace(1, scores.MOST, 60_001)
-    for name, found in scores.ratios(times, names).items():
+    for name, found in scores.slowdowns(times, names).items():
         area = np.trapezoid([scores.profile(found, tau) for tau in taus[::20]], taus[::20]) / 3
         assert scores.scores(times, names)[name] == pytest.approx(area, abs=2e-3)
 
@@ -169,6 +170,48 @@ def test_what_was_cut_off_is_not_judged():
     assert panels.one(contest)
 
 
+def refusing(found, first=0):
+    """Return runs in which KNCG refuses half of its steps, as its evaluations say from some one on."""
+    for log in found.logs:
+        for record in log.evaluations[first:] if log.method == "kncg" else ():
+            record["refused"] = record["iteration"] // 2
+    return found
+
+
+def test_what_is_no_evidence_is_void():
+    assert verdicts(refusing(runs())) == {"a": Verdict.VOID, "b": Verdict.VOID, "c": Verdict.ABSENT}
+    # It meets the target at its second evaluation: what it refuses after that does not count.
+    assert verdicts(refusing(runs(), 2)) == verdicts(runs())
+    (finding, *_) = claims.FailsNowhere("kncg")(refusing(runs()))
+    assert (
+        finding.words
+        == "q: 0 of 3 trainings failed; void: KNCG, seed 0: 5 of 10 steps refused; 2 more runs like it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("damping", "verdict"), [(1e3, Verdict.VOID), (1e-3, Verdict.HOLDS), (1.0, Verdict.HOLDS)]
+)
+def test_a_damping_at_its_upper_bound_is_no_evidence_and_at_its_lower_bound_one(damping, verdict):
+    logs = []
+    for log in runs().logs:
+        log.header["damping"] = {"reduction": "quadratic", "bounds": [1e-3, 1e3]}
+        logs.append(replace(log, steps=steps(damping=damping)) if log.method == "kncg" else log)
+    found = verdicts(Runs.of(logs))
+    assert (found["a"], found["b"]) == (verdict, verdict)
+
+
+@pytest.mark.parametrize("end", [BAD, REFUSED])
+def test_a_failure_is_evidence(end):
+    """Also that of a method that refused most of its steps until it was given up."""
+    logs = [
+        training("kncg", problem, (9.0, 8.0), seed, order=0, end=end) for problem in "pq" for seed in range(3)
+    ]
+    logs += [log for log in runs().logs if log.method == "adamw"]
+    found = verdicts(refusing(Runs.of(logs)))
+    assert (found["a"], found["b"]) == (Verdict.FAILS, Verdict.FAILS)
+
+
 def test_scores_are_by_the_clock():
     found = runs()
     for log in found.logs:
@@ -188,6 +231,7 @@ def test_a_method_that_loses_its_place_fails():
     assert claims.shifts(found, "adamw", "inputs").tolist() == [-1, -1, -1]
     assert len(claims.shifts(found, "kncg", "batch")) == 0
     assert verdicts(found)["c"] is Verdict.FAILS
+    assert verdicts(refusing(found))["c"] is Verdict.VOID
     (table,) = panels.sensitivity(found)
     assert list(table.head) == ["method", "before (1 problems)", "input columns × powers of ten"]
     assert [list(row) for row in table.rows] == [["KNCG", "1.00", "2.00"], ["ADAMW", "2.00", "1.00"]]

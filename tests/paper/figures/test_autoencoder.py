@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import scipy.io
-from picture_files import idx, pictures, write_idx
+from picture_files import idx, pictures, small_file, write_idx
 
 import natgrad as ng
 from figures.runs import invoke, settings
-from figures.test_unlabelled import small_file
 from natgrad_paper import figures
 from natgrad_paper.figures.autoencoder import prepare
 from natgrad_paper.figures.curves.methods import METHODS

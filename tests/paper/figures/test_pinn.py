@@ -10,9 +10,9 @@ from synthetic import run_log
 
 from figures.runs import conduct, invoke, run, settings
 from natgrad_paper import figures
-from natgrad_paper.cli.arguments import cost
+from natgrad_paper.cli.arguments import announced_cost
 from natgrad_paper.figures.pinn import solutions, taylor
-from natgrad_paper.figures.pinn.claims import GOALS, InTime, NoneStuck
+from natgrad_paper.figures.pinn.claims import GOALS, NONE_STUCK, InTime, NoneStuck
 from natgrad_paper.figures.pinn.equations import EQUATIONS
 from natgrad_paper.figures.pinn.methods import OURS
 from natgrad_paper.figures.pinn.problems import posed, prepare
@@ -82,9 +82,9 @@ def test_a_solution_that_is_a_number_solves_its_equation_up_to_differences(name)
 
 def test_the_quadrature_has_all_digits(monkeypatch):
     points = EQUATIONS["p7b"].judged(7)[0]
-    one = solutions.burgers(points, 0.01 / np.pi)
+    one = solutions.burgers_solution(points, 0.01 / np.pi)
     monkeypatch.setattr(solutions, "NODES", 1601)
-    np.testing.assert_allclose(solutions.burgers(points, 0.01 / np.pi), one, atol=1e-13)
+    np.testing.assert_allclose(solutions.burgers_solution(points, 0.01 / np.pi), one, atol=1e-13)
 
 
 def test_points_stay_or_are_drawn_anew_and_errors_are_relative():
@@ -169,9 +169,32 @@ def test_claims_judge_the_median_seed_and_every_seed():
         fake(3, (1e-2, 1e-3, 1e-3)), status=Status.GAVE_UP, reason="50 steps refused: nonfinite gradient"
     )
     assert [found.verdict for found in NoneStuck()(Runs.of([*good.logs, nan]))] == [Verdict.FAILS]
-    claims = figures.load("pinn").story.claims
-    assert [claim.words.split()[0] for claim in claims[:-1]] == [name.upper() for name in GOALS]
+    claims = [claim for claim in figures.load("pinn").story.claims if claim is not NONE_STUCK]
+    assert [claim.words.split()[0] for claim in claims] == [name.upper() for name in GOALS]
     assert "1e-07 in 200 s" in claims[0].words
+
+
+def refusing(found, first):
+    """Return runs that refuse every step, as their evaluations say from some one on."""
+    for each in found.logs:
+        for record in each.evaluations[first:]:
+            record["refused"] = record["iteration"]
+    return found
+
+
+def test_what_is_no_evidence_up_to_the_goal_is_void():
+    def good():
+        return Runs.of([fake(seed, (1e-2, 1e-6, 1e-8)) for seed in range(3)])
+
+    first, second, third = (refusing(good(), count) for count in range(3))
+    assert [found.verdict for found in InTime("p1")(first)] == [Verdict.VOID] * 2
+    assert [found.verdict for found in NoneStuck()(first)] == [Verdict.VOID]
+    assert [found.verdict for found in InTime("p1")(second)] == [Verdict.VOID] * 2
+    assert [found.verdict for found in NoneStuck()(second)] == [Verdict.HOLDS]
+    assert [found.verdict for found in InTime("p1")(third)] == [Verdict.HOLDS, Verdict.VOID]
+    assert "void: GAUSS-NEWTON, seed 0: 3 of 3 steps refused" in InTime("p1")(third)[1].words
+    stuck = refusing(Runs.of([fake(seed, (1, 0.5, 0.5)) for seed in range(3)]), 0)
+    assert [found.verdict for found in NoneStuck()(stuck)] == [Verdict.FAILS]
 
 
 def test_it_can_be_tuned_and_stop_early(tmp_path):
@@ -187,5 +210,5 @@ def test_it_can_be_tuned_and_stop_early(tmp_path):
 
 def test_what_a_run_costs_counts_its_equations():
     used = settings("pinn", 'problems=["p1", "p2"]', "budget.seconds=30")
-    words = cost(figures.load("pinn"), used, 3, 10)
+    words = announced_cost(figures.load("pinn"), used, 3, 10)
     assert words.startswith("2 problems × 3 methods × 10 seeds × 30 s = 30 min of training")

@@ -59,6 +59,17 @@ def test_every_experiment_has_the_usual_presets_and_every_field_a_default(name):
     assert {name for name, *_ in described(experiment.settings())} >= set(flat(stated(settings(name))))
 
 
+@pytest.mark.parametrize("name", figures.names())
+def test_every_field_has_its_meaning(name):
+    assert [field for field, about, *_ in described(figures.load(name).settings()) if not about] == []
+
+
+def test_a_method_has_one_label_in_all_experiments():
+    methods = [method for name in figures.names() for method in figures.load(name).methods]
+    labels = {method.name: method.label for method in methods}
+    assert [method.label for method in methods] == [labels[method.name] for method in methods]
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_the_story_knows_the_papers_settings(name):
     told = flat(figures.load(name).story.paper)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from picture_files import tfd, write_arrays
+from picture_files import small_file, tfd, write_arrays
 from training.tiny import Notes, contents
 
 from figures.runs import conduct, invoke, method, run, settings
@@ -149,15 +149,6 @@ def test_stopped_and_resumed_is_undisturbed(problem, directory, tmp_path):
     assert contents(tmp_path) == {name: contents(directory)[name]}
 
 
-def small_file(path, **changes):
-    """Write a file in the Toronto format with enough faces for the smoke preset."""
-    rng = np.random.default_rng(0)
-    folds = np.repeat([1, 2, 3, 0], [60, 20, 20, 40])[:, None].repeat(5, axis=1).astype(np.uint8)
-    labels = np.where(folds[:, :1] > 0, np.arange(140)[:, None] % 7 + 1, -1).astype(np.int16)
-    images = rng.integers(0, 256, (140, 48, 48)).astype(np.uint8)
-    return write_arrays(path, {"images": images, "labs_ex": labels, "folds": folds} | changes)
-
-
 def test_a_users_faces_are_taken_and_not_shown_if_they_must_not(tmp_path):
     path = small_file(tmp_path / "faces.mat")
     out = tmp_path / "run"
@@ -177,21 +168,23 @@ def test_a_users_faces_are_taken_and_not_shown_if_they_must_not(tmp_path):
 
 
 BAD_CALLS = [
-    (("--data", "absent.mat"), "absent.mat: expected a file with faces, found none"),
-    (("--set", "data.fold=6"), "data.fold: expected"),
-    (("--set", "data.shrink=5"), "data.shrink: expected a whole number that divides 48, found 5"),
-    (("--set", "model.window=12"), "model.window: expected with the pooling at most the pictures' 12, found 12"),
-    (("--set", "ngd.batch=80"), "ngd: expected batches of at most 90 training cases, found"),
-    (("--set", "data.unlabelled=10"), "ngd: expected batches of at most 10 unlabelled cases, found 30"),
-]  # fmt: skip
+    (("--data", "absent.mat"), "absent.mat:", "faces"),
+    (("--set", "data.fold=6"), "data.fold:", "5"),
+    (("--set", "data.shrink=5"), "data.shrink:", "48"),
+    (("--set", "model.window=12"), "model.window:", "12"),
+    (("--set", "ngd.batch=80"), "ngd:", "90"),
+    (("--set", "data.unlabelled=10"), "ngd:", "unlabelled"),
+]
 
 
-@pytest.mark.parametrize(("arguments", "words"), BAD_CALLS)
-def test_bad_calls_are_one_line_and_leave_nothing(tmp_path, monkeypatch, arguments, words):
+@pytest.mark.parametrize(("arguments", "field", "word"), BAD_CALLS)
+def test_bad_calls_are_one_line_and_leave_nothing(tmp_path, monkeypatch, arguments, field, word):
     monkeypatch.chdir(tmp_path)
     result = invoke("run", "unlabelled", "--preset", "smoke", *arguments)
     assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
-    assert words in result.output
+    _, named, rest = result.output.partition(field)
+    assert named
+    assert word in rest
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,9 +16,10 @@ BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
     None,
 )
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="needs Chromium: chromium, chromium-browser or google-chrome"
-)
+NEEDED = "needs Chromium: chromium, chromium-browser or google-chrome"
+if BROWSER is None and os.environ.get("NATGRAD_BROWSER") == "required":
+    raise RuntimeError(NEEDED)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=NEEDED)
 
 
 @pytest.fixture(scope="module")

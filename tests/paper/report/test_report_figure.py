@@ -43,7 +43,7 @@ def test_a_line_that_only_another_panel_has_is_named_too():
     [(25, "25"), (12_000, "12 000"), (0.5, "0.5"), (2.5e-5, "2.5e−5"), (1e5, "1e5"), (1e-12, "1e−12")],
 )
 def test_ticks_are_plain_numbers(value, words):
-    assert figure.plain(value) == words
+    assert figure.tick_label(value) == words
 
 
 def test_the_words_of_a_figure_are_those_of_its_data():
@@ -120,7 +120,7 @@ def test_paired_differences_are_drawn_with_their_interval():
         for record in log.evaluations:
             record["wrong"] = 0.25 if log.method == "b" else 0.2
     wrong = Panel(Measure("wrong", "test error", "", LINEAR, "%", 100.0))
-    drawn = figure.paired(runs(*logs), [("a", "b"), ("b", "a"), ("a", "absent")], ITERATIONS, wrong)
+    drawn = figure.draw_differences(runs(*logs), [("a", "b"), ("b", "a"), ("a", "absent")], ITERATIONS, wrong)
     ratio, difference = drawn.axes
     tracks = [
         np.asarray(line.get_xdata(), float) for line in ratio.lines[1:]

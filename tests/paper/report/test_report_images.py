@@ -26,7 +26,7 @@ def test_each_method_has_a_row_below_the_originals():
         run_log("b", order=2),
         run_log("c", order=3, pictures=pictures()),
     )
-    table = images.reconstructions(found)
+    table = images.reconstructed(found)
     assert [row[0] for row in table.rows] == ["original", "A", "C"]
     strip = table.rows[1][1]
     assert strip.image.shape == (28, 3 * 30)
@@ -34,12 +34,12 @@ def test_each_method_has_a_row_below_the_originals():
     assert strip.image[0, 28] == 255
     assert strip.alt == "the same cases as A reconstructs them, seed 0"
     assert strip.address.startswith("data:image/png;base64,")
-    assert images.reconstructions(runs(run_log())) is None
+    assert images.reconstructed(runs(run_log())) is None
 
 
 def test_other_cases_are_not_put_beside():
     other = pictures(side=14)
-    table = images.reconstructions(
+    table = images.reconstructed(
         runs(run_log("a", pictures=pictures()), run_log("b", order=2, pictures=other))
     )
     assert [row[0] for row in table.rows] == ["original", "A"]
@@ -74,5 +74,5 @@ def test_data_are_shown_stage_by_stage():
 def test_damaged_pictures_are_named(change, words):
     original, made = pictures()
     with pytest.raises(FieldError, match=re.escape(words)) as refusal:
-        images.reconstructions(runs(run_log(pictures=(original | change, made))))
+        images.reconstructed(runs(run_log(pictures=(original | change, made))))
     assert str(refusal.value).startswith("log of ngd, seed 0: pictures: ")

@@ -11,7 +11,7 @@ def test_settings_are_listed_with_their_methods_where_these_differ():
     found = runs(
         run_log("a", settings=SETTINGS, order=0), run_log("b", settings={"damping": {"initial": 9.0}})
     )
-    assert provenance.settings(found) == [("damping.initial", "3.0 (a); 9.0 (b)"), ("budget.seconds", "45.0")]
+    assert provenance.fields(found) == [("damping.initial", "3.0 (a); 9.0 (b)"), ("budget.seconds", "45.0")]
 
 
 def test_the_command_says_what_was_changed():
@@ -45,8 +45,8 @@ def test_what_differs_from_the_paper_is_what_logs_state_otherwise():
         run_log("a", settings=SETTINGS, order=0), run_log("b", settings={"damping": {"initial": 9.0}})
     )
     paper = {"damping": {"initial": 3.0}, "budget": {"seconds": None}, "hf": {"maxiter": 250}}
-    assert provenance.differences(found, paper) == [("damping.initial", "3.0 (a); 9.0 (b)", "3.0")]
-    assert provenance.differences(found, {}) == []
+    assert provenance.departures(found, paper) == [("damping.initial", "3.0 (a); 9.0 (b)", "3.0")]
+    assert provenance.departures(found, {}) == []
 
 
 def test_versions_are_said_once_and_apart_where_they_differ():

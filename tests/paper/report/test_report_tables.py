@@ -11,7 +11,7 @@ from natgrad_paper.report.views import RECONSTRUCTION, SQUARED_ERROR
 
 def results(*logs):
     found = runs(*logs)
-    return tables.results(found, RECONSTRUCTION, grouped(found.methods, ()))
+    return tables.summary(found, RECONSTRUCTION, grouped(found.methods, ()))
 
 
 def test_columns_are_errors_where_all_runs_are_and_times_to_round_errors():
@@ -53,7 +53,7 @@ def test_numbers_have_three_digits(value, words):
 
 def test_targets_are_the_lowest_round_errors_that_somebody_reached():
     logs = [run_log(errors=(300.0, 90.0, 0.9)), run_log("b", errors=(300.0, 40.0))]
-    assert tables.targets(logs, SQUARED_ERROR) == [10.0, 5.0, 2.0, 1.0]
+    assert tables.round_errors(logs, SQUARED_ERROR) == [10.0, 5.0, 2.0, 1.0]
 
 
 def test_time_is_that_of_all_trainings_of_a_seed():

@@ -8,18 +8,25 @@ for comparison: a target is what tuned AdamW reaches. `tools/measure_arena.py` m
 from functools import partial
 
 from natgrad_paper.figures.arena.claims import CLAIMS, RULE, VIEW
+from natgrad_paper.figures.arena.measured import NAMES
 from natgrad_paper.figures.arena.methods import METHODS, UNTUNED, refusal
 from natgrad_paper.figures.arena.panels import CAPTION, draw, sections
-from natgrad_paper.figures.arena.problems import Settings, posed, prepare
+from natgrad_paper.figures.arena.problems import Settings, prepare, problem_forms
 from natgrad_paper.figures.arena.protocol import one_after_another
 from natgrad_paper.figures.base import figure
 from natgrad_paper.report.story import Story
+from natgrad_paper.training.settings import Preset
 
 STORY = Story(
     "The arena: ten problems, nothing chosen by hand", VIEW, CLAIMS, figure=draw, caption=CAPTION, sections=sections,
     rule=RULE, diagnostics=False,
 )  # fmt: skip
+ONE_EACH = tuple(
+    Preset(name, f"one problem: {name}", (), {"problems": [name]}, f"the preset {name}") for name in NAMES
+)
+"""A preset per problem, for a look or for tuning."""
 EXPERIMENT = figure(
     "arena", STORY, Settings, METHODS, prepare, tuple(method.name for method in UNTUNED),
-    drive=partial(one_after_another, refusal=refusal), problems=lambda settings: len(list(posed(settings))),
+    drive=partial(one_after_another, refusal=refusal), problems=lambda settings: len(list(problem_forms(settings))),
+    also=ONE_EACH,
 )  # fmt: skip

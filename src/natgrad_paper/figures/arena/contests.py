@@ -1,7 +1,7 @@
 """The logs of a run, sorted by problem: who reached which error when, and who failed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import natgrad as ng
 from natgrad_paper.figures.arena.entry import ERROR
 from natgrad_paper.figures.arena.form import PLAIN
-from natgrad_paper.report import curves
+from natgrad_paper.report import curves, health
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import LINEAR, LOGARITHMIC, Measure
 from natgrad_paper.training.log import RunLog, Status
@@ -47,6 +47,10 @@ class Contest:
         """The logs of trainings that came to their own end: only they are judged."""
         found = {name: tuple(log for log in logs if log.complete) for name, logs in self.logs.items()}
         return {name: logs for name, logs in found.items() if logs}
+
+    def of(self, methods: Iterable[str], seeds: Collection[int]) -> list[RunLog]:
+        """Return the logs of these methods from these seeds, of trainings that came to their own end."""
+        return [log for name in methods for log in self.ended.get(name, ()) if log.seed in seeds]
 
     def seeds(self, methods: Sequence[str]) -> set[int]:
         """Return the seeds from which all of these methods came to an end."""
@@ -120,6 +124,25 @@ class Contest:
 
         errors = [self.ends(name, self.measure).get(seed, NEVER) for name in methods]
         return dict(zip(methods, map(float, rankdata(errors)), strict=True))
+
+
+def void(logs: Iterable[RunLog], error: float | None = None, measure: Measure | None = None) -> str:
+    """Return why trainings are no evidence, up to an error if one is given; an empty text if they may be.
+
+    What was given up or met NaN before has failed, and that is evidence.
+    """
+    counted = [log if error is None or measure is None else until(log, error, measure) for log in logs]
+    return health.cause(log for log in counted if log.status is not Status.GAVE_UP and not diverged(log))
+
+
+def until(log: RunLog, error: float, measure: Measure) -> RunLog:
+    """Return a log as if its budget ended with its first evaluation at such an error; all of it if there is none."""
+    for count, each in enumerate(log.evaluations, start=1):
+        if (found := measure.of(each)) is not None and found <= error:
+            steps = tuple(step for step in log.steps if step["iteration"] <= each["iteration"])
+            there = replace(log, evaluations=log.evaluations[:count], steps=steps)
+            return replace(there, status=Status.FINISHED, reason="")
+    return log
 
 
 def _drawable(log: RunLog) -> RunLog:

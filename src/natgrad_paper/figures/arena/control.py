@@ -15,8 +15,9 @@ from jax import Array
 import natgrad as ng
 from natgrad_paper.figures.arena.entry import Entry, entry
 from natgrad_paper.figures.arena.form import Form
-from natgrad_paper.figures.arena.nets import Layers, dense, mlp
+from natgrad_paper.figures.arena.nets import dense, mlp
 from natgrad_paper.training.batches import Batches, FullBatch
+from natgrad_paper.training.models import Layers
 from natgrad_paper.training.problem import Tree
 
 TICKS = 200

@@ -68,10 +68,10 @@ def entry(
     if batch is not None:
         rest["batches"] = Batches(Minibatch(form.size(batch)))
     rest = {"float64": form.float64, "variant": form.variant, "words": words, **rest}
-    return Entry(model, likelihood, parameters, named, described(data, *cases), *cases, **rest)
+    return Entry(model, likelihood, parameters, named, data_facts(data, *cases), *cases, **rest)
 
 
-def described(name: str, train: Cases, test: Cases) -> dict[str, Any]:
+def data_facts(name: str, train: Cases, test: Cases) -> dict[str, Any]:
     """Return what a log says about data: name, hash and the shapes of both parts."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((train, test))]
     sha256 = hash_of(*((leaf, leaf.dtype.newbyteorder("<").str) for leaf in leaves))
@@ -86,7 +86,7 @@ def split(form: Form, train: int, test: int, *columns: np.ndarray) -> tuple[Case
     return (inputs[:few], targets[:few]), (inputs[train:last], targets[train:last])
 
 
-def spread(cases: Cases, most: int) -> Cases:
+def thinned(cases: Cases, most: int) -> Cases:
     """Return evenly spaced cases, `most` of them or a few less: enough to measure an error."""
     count = len(jax.tree.leaves(cases)[0])
     chosen = slice(None, None, -(-count // most))

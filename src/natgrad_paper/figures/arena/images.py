@@ -14,11 +14,11 @@ from jax import Array
 import natgrad as ng
 from natgrad_paper.data import bundled, curves, idx_file
 from natgrad_paper.errors import UserError
-from natgrad_paper.figures.arena.entry import Entry, entry, split, spread
+from natgrad_paper.figures.arena.entry import Entry, entry, split, thinned
 from natgrad_paper.figures.arena.form import Form
 from natgrad_paper.figures.arena.likelihoods import to_standard_normal
-from natgrad_paper.figures.arena.nets import Layers, convolutional, convolutional_init, dense, mlp
-from natgrad_paper.training.models import Autoencoder
+from natgrad_paper.figures.arena.nets import convolutional, convolutional_init, dense, mlp
+from natgrad_paper.training.models import Autoencoder, Layers
 from natgrad_paper.training.problem import Cases, Tree
 
 TRAIN, TEST = 1437, 360
@@ -32,7 +32,7 @@ SMALLEST = 4
 
 def digits(form: Form, path: Path | None) -> Entry:
     """Return scikit-learn's digits to classify, by two layers of rectified linear units."""
-    images, labels = bundled.digits()
+    images, labels = bundled.digit_images()
     cases = split(form, TRAIN, TEST, form.inputs(images), labels)
     init = partial(dense, units=(64, 256, 128, 10), gain=math.sqrt(2), dtype=form.dtype)
     return entry(form, partial(mlp, jax.nn.relu), ng.Categorical(), init, "scikit-learn digits", cases, 256)
@@ -40,18 +40,18 @@ def digits(form: Form, path: Path | None) -> Entry:
 
 def conv(form: Form, path: Path | None) -> Entry:
     """Return MNIST to classify, from the user's directory; without one, scikit-learn's digits take its place."""
-    name, side, (train, test) = pictures(form, path)
+    name, side, (train, test) = labelled_pictures(form, path)
     init = partial(convolutional_init, side=side, dtype=form.dtype)
     return entry(
-        form, convolutional, ng.Categorical(), init, name, (train, test), 256, judged=spread(train, JUDGED),
+        form, convolutional, ng.Categorical(), init, name, (train, test), 256, judged=thinned(train, JUDGED),
         looped=False,
     )  # fmt: skip
 
 
-def pictures(form: Form, path: Path | None) -> tuple[str, int, tuple[Cases, Cases]]:
+def labelled_pictures(form: Form, path: Path | None) -> tuple[str, int, tuple[Cases, Cases]]:
     """Return labelled pictures: what they are, their side, training and test cases."""
     if path is None:
-        images, labels = bundled.digits()
+        images, labels = bundled.digit_images()
         large = images.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2)
         framed = np.pad(large, ((0, 0), (2, 2), (2, 2))).astype(form.dtype)
         name = "scikit-learn digits, enlarged to 28 × 28, in place of MNIST"
@@ -75,7 +75,7 @@ def pictures(form: Form, path: Path | None) -> tuple[str, int, tuple[Cases, Case
 
 def vae(form: Form, path: Path | None) -> Entry:
     """Return a variational autoencoder of digits: its noise is drawn anew in every step."""
-    images, _ = bundled.digits()
+    images, _ = bundled.digit_images()
     likelihood = ng.Product(ng.Bernoulli(), to_standard_normal())
 
     def model(params: dict[str, Layers], inputs: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -109,7 +109,7 @@ def vae(form: Form, path: Path | None) -> Entry:
     )  # fmt: skip
 
 
-def autoencoder(form: Form, path: Path | None) -> Entry:
+def bottleneck(form: Form, path: Path | None) -> Entry:
     """Return the paper's deep autoencoder on 4000 generated curves; its error is the squared one."""
     few, more = form.counts(4000, 1000)
     found = curves.generate(0, few, more)

@@ -12,10 +12,10 @@ from pydantic import create_model
 
 from natgrad_paper.training.settings import Count, Finite, Positive, Section
 
-Name = Literal[
+ProblemName = Literal[
     "digits", "conv", "lstm", "transformer", "vae", "curves", "pinn", "regression", "cartpole", "linear"
 ]  # fmt: skip
-NAMES: tuple[Name, ...] = get_args(Name)
+NAMES: tuple[ProblemName, ...] = get_args(ProblemName)
 """The problems, in the order of the page."""
 FILE = Path(__file__).with_name("measured.toml")
 
@@ -43,7 +43,7 @@ class Tuned(Section):
 
 
 @cache
-def table() -> dict[str, Any]:
+def contents() -> dict[str, Any]:
     """Return what the file holds."""
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
@@ -53,7 +53,7 @@ def by_problem(kind: type[Section], section: str, about: str, **rest: Any) -> ty
 
     `rest` holds the types and defaults of further fields.
     """
-    found = table().get(section, {})
+    found = contents().get(section, {})
     fields: dict[str, Any] = {name: (kind, kind(**found.get(name, {}))) for name in NAMES}
     return create_model(kind.__name__ + "ByProblem", __base__=Section, __doc__=about, **fields, **rest)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import optax
 from optax import contrib
+from pydantic import Field
 
 import natgrad as ng
 from natgrad_paper.errors import UserError
@@ -39,18 +40,21 @@ class Rated(Calls):
     """A first-order method at its author's rate."""
 
     rate: Positive
+    """The learning rate."""
 
 
 class AdamW(Rated):
     """AdamW at the rate that most papers start from."""
 
     rate: Positive = 1e-3
+    """The learning rate."""
 
 
 class ScheduleFree(Rated):
     """Schedule-free AdamW, judged at its average."""
 
     rate: Positive = 2.5e-3
+    """The learning rate."""
     warmup: Count = 100
     """Steps over which the rate rises."""
 
@@ -59,18 +63,21 @@ class Prodigy(Rated):
     """Prodigy, which finds its rate; the number is a factor of that rate."""
 
     rate: Positive = 1.0
+    """A factor of the rate that it finds."""
 
 
 class Muon(Rated):
     """Muon on matrices, Adam on the rest."""
 
     rate: Positive = 0.02
+    """The learning rate."""
 
 
 class Soap(Rated):
     """SOAP with its author's constants."""
 
     rate: Positive = 3e-3
+    """The learning rate."""
 
 
 def kncg(problem: Problem, own: Any) -> ng.Averaged:
@@ -78,7 +85,7 @@ def kncg(problem: Problem, own: Any) -> ng.Averaged:
     return ng.kncg(problem.model, problem.likelihood, objective=problem.objective)
 
 
-def first_order(problem: Problem, transformation: Any, **rest: Any) -> FirstOrder:
+def on_loss(problem: Problem, transformation: Any, **rest: Any) -> FirstOrder:
     """Return an optax transformation on the problem's loss."""
     return FirstOrder(problem.model, problem.likelihood, transformation, objective=problem.objective, **rest)
 
@@ -131,7 +138,7 @@ def schedule_free(problem: Problem, own: Any) -> FirstOrder:
     """Return schedule-free AdamW."""
     mine = own.schedule_free
     rule = contrib.schedule_free_adamw(mine.rate, warmup_steps=mine.warmup)
-    return first_order(problem, rule, evaluated=contrib.schedule_free_eval_params)
+    return on_loss(problem, rule, evaluated=contrib.schedule_free_eval_params)
 
 
 def schedule(constants: Tuned) -> Rate:
@@ -159,7 +166,7 @@ def rated(
     """Return a first-order method at its author's rate."""
 
     def build(problem: Problem, own: Any) -> FirstOrder:
-        return first_order(problem, rule(getattr(own, name).rate))
+        return on_loss(problem, rule(getattr(own, name).rate))
 
     return untried(name, label, color, build, kind, about)
 
@@ -170,10 +177,11 @@ def tuned(name: str, label: str, color: str, rule: Callable[[Rate], Any]) -> Met
 
     def build(problem: Problem, own: Any) -> FirstOrder:
         assert isinstance(problem, Entry)
-        return first_order(problem, rule(schedule(getattr(getattr(own, section), problem.name))))
+        return on_loss(problem, rule(schedule(getattr(getattr(own, section), problem.name))))
 
     about = f"The constants of {label}, problem by problem."
-    kind = by_problem(Tuned, section, about, steps_per_call=(Size, 10))
+    calls = Field(10, description="Most steps in one call of the compiled loop.")
+    kind = by_problem(Tuned, section, about, steps_per_call=(Size, calls))
     return Method(
         f"{name}-tuned", f"{label}, tuned", color, build, settings=kind, section=section,
         about="the ruler: rate and schedule from pilots on each problem",
@@ -207,7 +215,7 @@ UNTUNED = (
     untried("schedule-free", "schedule-free AdamW", "#009E73", schedule_free, ScheduleFree,
             "rate 0.0025 after 100 steps, judged at its average"),
     rated("prodigy", "Prodigy", "#CC79A7", contrib.prodigy, Prodigy, "finds its rate"),
-    untried("dowg", "DoWG", "#8C510A", lambda problem, own: first_order(problem, contrib.dowg(), asks=True), Calls,
+    untried("dowg", "DoWG", "#8C510A", lambda problem, own: on_loss(problem, contrib.dowg(), asks=True), Calls,
             "finds its rate"),
     rated("muon", "Muon", "#E69F00", muon, Muon, "rate 0.02 on matrices, Adam at 0.0003 on the rest"),
     *([rated("soap", "SOAP", "#56B4E9", soap, Soap, "rate 0.003, eigenbases every 10 steps")]

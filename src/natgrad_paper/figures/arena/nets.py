@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-Layers = list[dict[str, Array]]
+from natgrad_paper.training.models import Layers
+
 CELL = 64
 """Units of the LSTM."""
 WIDTH, HEADS, BLOCKS, CONTEXT = 64, 4, 2, 64

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from natgrad_paper.figures.arena.claims import NO_TARGET, TUNED, classes, everywhere, judged, middles
+from natgrad_paper.figures.arena.claims import NO_TARGET, TUNED, classes, everywhere, middles, with_target
 from natgrad_paper.figures.arena.contests import TOTAL, Contest, contests
 from natgrad_paper.figures.arena.form import PLAIN, VARIANTS
 from natgrad_paper.figures.arena.problems import PROBLEMS
-from natgrad_paper.figures.arena.scores import MOST, median, profile, ratios, scores
+from natgrad_paper.figures.arena.scores import MOST, median, profile, scores, slowdowns
 from natgrad_paper.report import curves
 from natgrad_paper.report.figure import SOFT, blank, draw_line, dress, small_print, styled, title
 from natgrad_paper.report.load import Runs
@@ -68,14 +68,14 @@ def draw_contest(axes: Axes, contest: Contest, compiling: bool = False) -> None:
     every = (map(contest.measure.of, log.evaluations) for own in contest.logs.values() for log in own)
     tracks = [[error for error in errors if error is not None] for errors in every]
     if tracks := list(filter(None, tracks)):
-        cut(axes, min(map(min, tracks)), max(track[0] for track in tracks))
+        cut_above_start(axes, min(map(min, tracks)), max(track[0] for track in tracks))
     if contest.target is not None:
         axes.axhline(contest.target, color=SOFT, lw=0.8)
     axes.set_xlabel("seconds, with compiling" if compiling else "seconds of training")
     dress(axes)
 
 
-def cut(axes: Axes, least: float, start: float) -> None:
+def cut_above_start(axes: Axes, least: float, start: float) -> None:
     """End an axis a little above the start: what leaves it upwards would take the room of all the others."""
     low, high = axes.get_ylim()
     if axes.get_yscale() == "log":
@@ -101,7 +101,7 @@ def sections(runs: Runs) -> Iterator[Part]:
     """Yield the sections of the report beside the figure and the claims."""
     found = contests(runs)
     yield Part("Scores and failures", "scores", standing(runs, found))
-    if judged(found):
+    if with_target(found):
         yield Part("Time to the target", "times", [times(runs, found)])
     yield Part("Sensitivity", "sensitivity", sensitivity(runs))
     for contest in found:
@@ -116,7 +116,7 @@ def about(contest: Contest) -> str:
 
 def standing(runs: Runs, found: Sequence[Contest]) -> list[Content]:
     """Return the scores of all methods, how many problems they failed on, and the profiles."""
-    targets, (untuned, every) = judged(found), classes(runs)
+    targets, (untuned, every) = with_target(found), classes(runs)
     both = (" without pilots", untuned), (" among all", every)
     groups = both if len(every) > len(untuned) else (("", untuned),)
     columns = [
@@ -128,7 +128,7 @@ def standing(runs: Runs, found: Sequence[Contest]) -> list[Content]:
     ranked = places(found, everywhere(found, untuned))
     for name in every:
         mine = [each for each in found if name in each.ended]
-        aimed = [failed(each, name) for each in judged(mine)]
+        aimed = [failed(each, name) for each in with_target(mine)]
         known = [f"{values[name]:.3f}" if name in values else "–" for _, values in columns]
         counts = [f"{aimed.count('')} of {len(aimed)}", f"{aimed.count('missed')}"] if aimed else ["–", "–"]
         diverged = sum(failed(each, name) == "NaN" for each in mine)
@@ -166,7 +166,7 @@ def profiles(runs: Runs, targets: Sequence[Contest], methods: Sequence[str]) -> 
     with styled():
         figure = blank(12, 4.2)
         for axes, compiling in zip(figure.subplots(1, 2, sharey=True), (False, True), strict=True):
-            found = ratios(middles(targets, present, compiling), present) if present else {}
+            found = slowdowns(middles(targets, present, compiling), present) if present else {}
             for name, each in found.items():
                 shares = [profile(each, tau) for tau in taus]
                 axes.step(taus, shares, where="post", color=runs.color(name), label=runs.label(name))

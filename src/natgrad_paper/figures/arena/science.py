@@ -14,8 +14,9 @@ from natgrad_paper.data import bundled
 from natgrad_paper.figures.arena.entry import Entry, entry, split
 from natgrad_paper.figures.arena.form import Form
 from natgrad_paper.figures.arena.likelihoods import normal_mean_scale
-from natgrad_paper.figures.arena.nets import Layers, dense, mlp
+from natgrad_paper.figures.arena.nets import dense, mlp
 from natgrad_paper.training.batches import Batches, FullBatch
+from natgrad_paper.training.models import Layers
 from natgrad_paper.training.problem import Cases
 
 INSIDE, EDGE = 900, 120
@@ -54,7 +55,7 @@ def pinn(form: Form, path: Path | None) -> Entry:
         return jnp.linalg.norm(found - answers, axis=-1) / jnp.linalg.norm(answers, axis=-1)
 
     few, more = form.counts(INSIDE, SIDE)
-    inside, edge = points(few, max(4, EDGE * few // INSIDE))
+    inside, edge = square_points(few, max(4, EDGE * few // INSIDE))
     force = -2 * np.pi**2 * form.factor * solution(inside)[:, None]
     train = (inside, edge), (force, np.zeros((len(edge), 1)))
     test, judged, valid = (grid(more, shift, form.factor) for shift in (0.5, 0.0, 0.25))
@@ -71,7 +72,7 @@ def solution(places: np.ndarray) -> np.ndarray:
     return found
 
 
-def points(inside: int, edge: int) -> tuple[np.ndarray, np.ndarray]:
+def square_points(inside: int, edge: int) -> tuple[np.ndarray, np.ndarray]:
     """Return random points inside the unit square, and on its four sides in turn."""
     generator = np.random.default_rng(0)
     within, along = generator.random((inside, 2)), generator.random(edge)
@@ -90,7 +91,7 @@ def grid(side: int, shift: float, factor: float) -> Cases:
 
 def regression(form: Form, path: Path | None) -> Entry:
     """Return a regression of means and scales, from inputs in their own units."""
-    inputs, targets = bundled.regression()
+    inputs, targets = bundled.regressions()
     cases = split(form, 4500, len(inputs) - 4500, form.inputs(inputs), form.targets(targets))
     return entry(
         form, partial(mlp, jnp.tanh), normal_mean_scale(), partial(dense, units=(10, 64, 64, 2), dtype=form.dtype),

@@ -16,7 +16,7 @@ MOST = 4.0
 """The largest τ."""
 
 
-def ratios(times: Times, methods: Sequence[str]) -> dict[str, list[float]]:
+def slowdowns(times: Times, methods: Sequence[str]) -> dict[str, list[float]]:
     """Return each method's time over the fastest's, problem by problem; infinity if it never reached the target."""
     fastest = {problem: min(found[name] for name in methods) for problem, found in times.items()}
     return {
@@ -40,7 +40,7 @@ def score(found: Sequence[float]) -> float:
 
 def scores(times: Times, methods: Sequence[str]) -> dict[str, float]:
     """Return every method's score; an empty dict if there is no problem."""
-    return {name: score(each) for name, each in ratios(times, methods).items()} if times else {}
+    return {name: score(each) for name, each in slowdowns(times, methods).items()} if times else {}
 
 
 def median(times: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ from jax import Array
 
 import natgrad as ng
 from natgrad_paper.data import bundled
-from natgrad_paper.figures.arena.entry import Entry, entry, spread
+from natgrad_paper.figures.arena.entry import Entry, entry, thinned
 from natgrad_paper.figures.arena.form import Form
 from natgrad_paper.figures.arena.nets import CONTEXT, lstm, lstm_init, transformer, transformer_init
 from natgrad_paper.training.problem import Cases
@@ -20,7 +20,7 @@ STRIDE = 7
 """Characters from one training window to the next."""
 
 
-def memory(form: Form, path: Path | None) -> Entry:
+def adding(form: Form, path: Path | None) -> Entry:
     """Return the adding problem (Hochreiter and Schmidhuber 1997) over 50 ticks, for an LSTM."""
 
     def errors(params: Any, inputs: Array, targets: Array) -> Array:
@@ -30,7 +30,7 @@ def memory(form: Form, path: Path | None) -> Entry:
     train, test = additions(form, 0, few), additions(form, 1, more)
     return entry(
         form, lstm, ng.Gaussian(), partial(lstm_init, numbers=2, dtype=form.dtype), f"addition over {TICKS} ticks",
-        (train, test), 128, errors, "squared error", judged=spread(train, 2000),
+        (train, test), 128, errors, "squared error", judged=thinned(train, 2000),
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def characters(form: Form, path: Path | None) -> Entry:
     init = partial(transformer_init, characters=len(known), dtype=form.dtype)
     return entry(
         form, transformer, likelihood, init, "scikit-learn's descriptions of data sets", (train, test), 32, errors,
-        "nats per character", judged=spread(train, 250),
+        "nats per character", judged=thinned(train, 250),
     )  # fmt: skip
 
 

@@ -33,7 +33,9 @@ class Data(Section):
     """How many of the user's pictures are used, from the first on."""
 
     train: Count = 4000
+    """Training pictures."""
     test: Annotated[int, Field(ge=0)] = 1000
+    """Test pictures."""
 
 
 class Model(Section):
@@ -42,6 +44,7 @@ class Model(Section):
     encoder: Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=100)] = (
         1000, 500, 250, 30,
     )  # fmt: skip
+    """Units of the layers down to the code, without the pixels."""
     hidden: Hidden = "sigmoid"
     """The function of the hidden units: "sigmoid" with sparse first weights, "relu" with uniform ones."""
 
@@ -61,13 +64,13 @@ def prepare(settings: Any, path: Path | None) -> Problem:
     if path.is_dir():
         images, likelihood, cost = idx_file.read(path), ng.Bernoulli(), "cross_entropy"
     else:
-        images, likelihood, cost = faces(path), ng.Gaussian(), "negative_log_likelihood"
+        images, likelihood, cost = halved_faces(path), ng.Gaussian(), "negative_log_likelihood"
     images = images.first(settings.data.train, settings.data.test)
     model = Autoencoder((images.train.shape[1], *settings.model.encoder), settings.model.hidden)
     return reconstruction(images, model, likelihood, cost)
 
 
-def faces(path: Path) -> Images:
+def halved_faces(path: Path) -> Images:
     """Return the faces of a file; those marked for testing in its first fold are the test set."""
     found = faces_file.read(path)
     train = np.concatenate([found.train.images, found.valid.images, found.unlabelled])

@@ -88,7 +88,7 @@ CLAIMS = (
     Claim(
         "j",
         "Krylov Subspace Descent converges slightly faster than Hessian-Free.",
-        "KSD below HF.",
+        "KSD below Hessian-Free.",
         (Below("ksd", "hf"),),
         source="Vinyals and Povey’s claim, from which the paper expects its own (b).",
     ),

@@ -27,6 +27,7 @@ class Solver(Section):
     name: Literal["cg", "minres-qlp"] = "cg"
     """The paper's is minres-qlp."""
     rtol: NonNegative = 1e-4
+    """It stops where the residual is this small beside the right-hand side."""
 
     def limited(self, maxiter: int) -> ng.CG | ng.MinresQLP:
         """Return the solver, with at most `maxiter` iterations."""
@@ -51,7 +52,9 @@ class Sgd(Section):
     """Stochastic gradient descent, with a constant rate and no momentum."""
 
     batch: Count = 100
+    """Cases per step."""
     rate: Positive = 0.01
+    """The learning rate."""
     steps_per_call: Size = 20
     """Most steps in one call of the compiled loop, so that Python's overhead is not charged to short steps."""
 
@@ -64,6 +67,7 @@ class Ngd(Section):
     metric_batch: Count = 500
     """Cases of the metric, if they are not the gradient's own."""
     rate: Positive = 1.0
+    """The learning rate."""
     maxiter: Size = 6
     """Solver iterations at most."""
 
@@ -79,12 +83,12 @@ def ngd(**parts: Any) -> Build:
     return build
 
 
-def apart(own: Any) -> Batches:
+def own_batch(own: Any) -> Batches:
     """Return gradient and metric on different minibatches."""
     return Batches(Minibatch(own.ngd.batch), Others(own.ngd.metric_batch))
 
 
-def together(own: Any) -> Batches:
+def same_batch(own: Any) -> Batches:
     """Return gradient and metric on the same minibatch."""
     return Batches(Minibatch(own.ngd.batch))
 
@@ -157,6 +161,7 @@ class Kncg(Section):
     first: Count = 125
     """Cases in an early step: they double every `double` steps."""
     double: Count = 150
+    """Steps until batches have doubled."""
     probe: Count = 512
     """The most of these cases that the metric and ρ use."""
     average: Decay = 0.99
@@ -183,8 +188,11 @@ class HessianFree(Section):
     """Martens' Hessian-Free: gradient and search on all cases, curvature and ratio on a part of them."""
 
     maxiter: Size = 30
+    """Solver iterations at most."""
     part: Count = 1000
+    """Cases of the curvature and of the ratio."""
     damping: Positive = 45.0
+    """The first λ."""
 
 
 def hessian_free(**parts: Any) -> Build:
@@ -203,6 +211,7 @@ class Ksd(Section):
     size: Size = 20
     """The size of the subspace, without the last step."""
     part: Count = 500
+    """Cases of the curvature, and as many others of the search."""
 
 
 def krylov(name: str, label: str, color: str, last_step: bool, about: str) -> Method:
@@ -222,9 +231,13 @@ class Tonga(Section):
     """TONGA on minibatches."""
 
     batch: Count = 100
+    """Cases per step."""
     rate: Positive = 0.01
+    """The learning rate."""
     damping: Positive = 1.0
+    """λ, which stays as it is."""
     steps_per_call: Size = 20
+    """Most steps in one call of the compiled loop."""
 
 
 def tonga(problem: Problem, own: Any) -> ng.Optimizer:
@@ -237,24 +250,31 @@ class Nesterov(Section):
     """Nesterov momentum; rate and batch are tuned on Curves, and nowhere else."""
 
     batch: Count = 100
+    """Cases per step."""
     rate: Positive = 0.008
+    """The learning rate."""
     momentum: Decay = 0.999
     """Where the schedule of momentum ends."""
     steps_per_call: Size = 20
+    """Most steps in one call of the compiled loop."""
 
 
 class Adam(Section):
     """Adam; rate and batch are tuned on Curves, and nowhere else."""
 
     batch: Count = 200
+    """Cases per step."""
     rate: Positive = 0.003
+    """The learning rate."""
     steps_per_call: Size = 20
+    """Most steps in one call of the compiled loop."""
 
 
 class Lbfgs(Section):
     """L-BFGS in batch mode."""
 
     memory: Size = 10
+    """Steps that it remembers, with the change of the gradient."""
 
 
 def first_order(
@@ -292,10 +312,10 @@ METHODS = (
         "minibatches, constant rate, no momentum",
     ),
     on_minibatches(
-        "ngd", "NGD", "#0072B2", ngd(), apart, "gradient and metric on different minibatches, fixed rate"
+        "ngd", "NGD", "#0072B2", ngd(), own_batch, "gradient and metric on different minibatches, fixed rate"
     ),
     on_minibatches(
-        "ngd-same", "NGD, same batch", "#56B4E9", ngd(), together,
+        "ngd-same", "NGD, same batch", "#56B4E9", ngd(), same_batch,
         "the control: gradient and metric on the same minibatch, fixed rate",
     ),
     in_batch_mode("ngd-l", "NGD-L", "#E69F00", searched, "all cases in every step, line search"),
@@ -307,16 +327,16 @@ METHODS = (
         "all cases, Polak-Ribière's formula, line search",
     ),
     Method(
-        "ncg-q", "NCG-Q", "#DDCC77", ncg_q, together, Ngd, "ngd", ("damping",),
+        "ncg-q", "NCG-Q", "#DDCC77", ncg_q, same_batch, Ngd, "ngd", ("damping",),
         about="minibatches, diagonal preconditioner, coefficients from the quadratic model",
     ),
     KNCG,
     on_minibatches(
-        "ngd-diag", "NGD, diagonal", "#999999", ngd(metric=DIAGONAL), apart,
+        "ngd-diag", "NGD, diagonal", "#999999", ngd(metric=DIAGONAL), own_batch,
         "the control: only the diagonal of the metric",
     ),
     Method(
-        "hf", "HF", "#8C510A", hessian_free(preconditioner=ng.Diagonal(0.75, blocks=50), l2=2e-5),
+        "hf", "Hessian-Free", "#8C510A", hessian_free(preconditioner=ng.Diagonal(0.75, blocks=50), l2=2e-5),
         lambda own: Batches(FullBatch(), metric=Minibatch(own.hf.part), ratio=Minibatch(own.hf.part)), HessianFree,
         about="Hessian-Free: all cases, curvature on a part of them",
     ),
@@ -336,17 +356,17 @@ METHODS = (
         "the control: Polak-Ribière with only the diagonal of the metric",
     ),
     on_minibatches(
-        "ngd-search-same", "NGD, searched: same", "#A6CEE3", ngd(search=ng.LineSearch()), apart,
+        "ngd-search-same", "NGD, searched: same", "#A6CEE3", ngd(search=ng.LineSearch()), own_batch,
         "minibatches, line search on the gradient's own",
     ),
     on_minibatches(
         "ngd-search-fresh", "NGD, searched: fresh", "#1F78B4", ngd(search=ng.LineSearch()),
-        lambda own: replace(apart(own), search=Others(own.ngd.batch)),
+        lambda own: replace(own_batch(own), search=Others(own.ngd.batch)),
         "minibatches, line search on cases the gradient did not see",
     ),
     on_minibatches(
         "ngd-search-full", "NGD, searched: all", "#08306B", ngd(search=ng.LineSearch()),
-        lambda own: replace(apart(own), search=FullBatch()), "minibatches, line search on all cases",
+        lambda own: replace(own_batch(own), search=FullBatch()), "minibatches, line search on all cases",
     ),
     first_order("tonga", "TONGA", "#B2182B", tonga, Tonga, "online covariance of the gradients"),
     NESTEROV,

@@ -22,11 +22,14 @@ Units = Annotated[int, Field(ge=1, le=10_000)]
 
 
 class Data(Section):
-    """How much of the data is used, and the seed that generates it (not the seed of a run)."""
+    """How much of the data is used, and from which seed it comes."""
 
     train: Annotated[int, Field(ge=2, le=curves.TRAIN)] = 4000
+    """Training cases, from the first on."""
     test: Annotated[int, Field(ge=0, le=curves.TEST)] = 1000
+    """Test cases, from the first on."""
     seed: Seed = 0
+    """The seed that generates the data (not the seed of a run)."""
 
 
 class Model(Section):
@@ -35,6 +38,7 @@ class Model(Section):
     encoder: Annotated[tuple[Units, ...], Field(strict=False, min_length=2, max_length=100)] = (
         PIXELS, 400, 200, 100, 50, 25, 6,
     )  # fmt: skip
+    """Units of the layers down to the code, the pixels first."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Model":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Trial:
+class Tried:
     """A rate, and the validation error reached with it."""
 
     rate: float
@@ -18,15 +18,15 @@ class Trial:
 
 
 def slow_down(
-    start: Trial, target: float, train: Callable[[float], Trial], tolerance: float, trainings: int
-) -> Trial:
+    start: Tried, target: float, train: Callable[[float], Tried], tolerance: float, trainings: int
+) -> Tried:
     """Return the trial nearest to a target above the start's error, after at most `trainings` further ones.
 
     The rate falls by factors of four until the error is above the target. Then the bracket is cut where a straight
     line between its ends, error against the logarithm of the rate, meets the target.
     """
     trials, fast, slow = [start], start, None
-    while abs(nearest(trials, target).error - target) > tolerance and len(trials) <= trainings:
+    while abs(closest(trials, target).error - target) > tolerance and len(trials) <= trainings:
         rate = rounded(fast.rate / 4 if slow is None else between(fast, slow, target))
         trial = train(rate)
         trials.append(trial)
@@ -34,15 +34,15 @@ def slow_down(
             slow = trial
         else:
             fast = trial
-    return nearest(trials, target)
+    return closest(trials, target)
 
 
-def nearest(trials: list[Trial], target: float) -> Trial:
+def closest(trials: list[Tried], target: float) -> Tried:
     """Return the trial whose error is nearest to the target; of several, the one with the largest rate."""
     return min(trials, key=lambda trial: (abs(trial.error - target), -trial.rate))
 
 
-def between(fast: Trial, slow: Trial, target: float) -> float:
+def between(fast: Tried, slow: Tried, target: float) -> float:
     """Return a rate inside a bracket, at least a tenth of it away from its ends."""
     share = (target - fast.error) / (slow.error - fast.error) if slow.error > fast.error else 0.5
     share = min(max(share, 0.1), 0.9)

@@ -25,10 +25,13 @@ class Ngd(Section):
     rate: Positive = 2.0
     """The rate at which the matching starts; the paper's is 0.2."""
     damping: Positive = 3.0
+    """λ, which stays as it is."""
     maxiter: Count = 5
     """Solver iterations at most."""
     solver: Literal["cg", "minres-qlp"] = "cg"
+    """The paper's is minres-qlp."""
     rtol: NonNegative = 1e-4
+    """The solver stops where the residual is this small beside the right-hand side."""
 
 
 def ngd(problem: Problem, settings: Any) -> ng.Optimizer:

@@ -22,12 +22,15 @@ class Stream(Section):
     side: Literal[16, 32] = 16
     """The side of an image, in pixels."""
     batch: Count = 128
+    """Examples per update."""
     segment: Count = 50
     """The number of updates in a segment."""
     block: Count = 50
     """Updates in one call of the compiled loop; this number divides the segment."""
     segments: Count = 10
+    """Segments in the first chunk."""
     pinched: bool = True
+    """Whether characters are pinched, too: deformed in one more way."""
     memory: Positive = 600.0
     """Megabytes of examples that are kept for the next training instead of being made again."""
 
@@ -53,6 +56,7 @@ class Model(Section):
     """A network with one layer of hidden units."""
 
     hidden: Size = 100
+    """Hidden units."""
 
 
 class Match(Section):
@@ -70,6 +74,7 @@ class Limit(Section):
     factors: Annotated[tuple[Share, ...], Field(strict=False)] = (0.1, 0.01)
     """Fractions of the matched rate."""
     segment: Count = 1
+    """The segment that is replaced, counted from 1."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Limit":
@@ -127,7 +132,7 @@ class Settings(Section):
 class Characters(Problem):
     """A problem whose examples are drawn as they are needed."""
 
-    glyphs: characters.Source = field(kw_only=True)
+    glyphs: characters.DeviceGlyphs = field(kw_only=True)
 
 
 def prepare(settings: Any, path: Path | None) -> Characters:

@@ -19,7 +19,7 @@ import natgrad as ng
 from natgrad_paper.data import characters
 from natgrad_paper.data.glyphs import CHARACTERS
 from natgrad_paper.figures.order import matching
-from natgrad_paper.figures.order.matching import Trial
+from natgrad_paper.figures.order.matching import Tried
 from natgrad_paper.figures.order.problem import Characters
 from natgrad_paper.figures.order.streams import STREAM, Drifting, Examples, Plain, Replaced
 from natgrad_paper.training.loop import Event
@@ -81,10 +81,10 @@ class MethodRun:
     examples: Examples
     measures: Measures
 
-    def trial(self, rate: float) -> Trial:
+    def trial(self, rate: float) -> Tried:
         """Return the validation error of an unperturbed training with a rate."""
         training = self.training(f"match-{rate:g}", Plain(self.examples), rate, kind="match")
-        return Trial(rate, self.train(training))
+        return Tried(rate, self.train(training))
 
     def vary(self, rate: float, reached: bool) -> None:
         """Do everything that follows the matching, with the rate it found."""
@@ -194,7 +194,7 @@ def variances(logits: np.ndarray) -> dict[str, float]:
     return {name: float(values.var(axis=0, ddof=1).mean()) for name, values in found.items()}
 
 
-def shown(source: characters.Source, seed: int, pinched: bool) -> dict[str, Any]:
+def shown(source: characters.DeviceGlyphs, seed: int, pinched: bool) -> dict[str, Any]:
     """Return the first characters of a seed's stream, at every stage of their making, as a record for its log."""
     indices = jnp.arange(SHOWN, dtype=jnp.uint32)
     stages, labels = characters.show(source, characters.stream(seed, STREAM), indices, pinched=pinched)

@@ -46,7 +46,7 @@ class Mix:
 class Examples:
     """The examples of one seed, in blocks of updates; as many blocks are kept as there is room for."""
 
-    def __init__(self, settings: Any, source: characters.Source, seed: int) -> None:
+    def __init__(self, settings: Any, source: characters.DeviceGlyphs, seed: int) -> None:
         self.settings, self._source, self._seed = settings, source, seed
         stream = settings.stream
         size = 4 * stream.block * stream.batch * (stream.side**2 + 1)

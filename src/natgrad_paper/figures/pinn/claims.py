@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from natgrad_paper.figures.arena.contests import Contest, contests, diverged
+from natgrad_paper.figures.arena.contests import Contest, contests, diverged, void
 from natgrad_paper.figures.arena.entry import ERROR
 from natgrad_paper.figures.pinn.methods import OURS
+from natgrad_paper.report import health
 from natgrad_paper.report.claims import SEEDS, UNTIMED, Claim, Finding, Verdict
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, Measure, Panel, View
@@ -32,6 +33,7 @@ RULE = (
     ("in time", f"holds if the median over at least {SEEDS} seeds is no longer than the goal. A seed that never "
      "arrives counts as infinitely late."),
     ("stuck", f"is a training whose error is above {STUCK:g} at its end, or that met NaN or infinity to the end."),
+    ("void", f"if, up to the error in question, {health.VOID}; but a training that is stuck counts. {health.LOWER}"),
     ("not decided", f"with fewer than {SEEDS} seeds."),
 )  # fmt: skip
 
@@ -60,6 +62,8 @@ class InTime:
         shown = f"after {middle:.3g} s" if math.isfinite(middle) else late
         share = f"{reached} of {len(found)} seeds reach it"
         words = f"{self.problem}: {error:g} {shown}, goal {seconds:g} s; {share}"
+        if why := void(contest.ended[self.method], error, MEASURE):
+            return Finding(f"{words}; void: {why}", Verdict.VOID)
         if len(found) < SEEDS:
             return Finding(f"{words} (too few)", Verdict.OPEN)
         budget = contest.runs.header["settings"].get("budget", {}).get("seconds")
@@ -85,6 +89,8 @@ class NoneStuck:
         words = f"{contest.problem}: {stuck} of {len(logs)} trainings stuck"
         if stuck:
             return Finding(words, Verdict.FAILS)
+        if why := void(logs, STUCK, MEASURE):
+            return Finding(f"{words}; void: {why}", Verdict.VOID)
         return Finding(words, Verdict.HOLDS if len(logs) >= SEEDS else Verdict.OPEN)
 
 

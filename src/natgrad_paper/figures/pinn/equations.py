@@ -16,7 +16,7 @@ from jax import Array
 
 import natgrad as ng
 from natgrad_paper.figures.pinn import solutions, taylor
-from natgrad_paper.figures.pinn.taylor import Jet, Layers
+from natgrad_paper.figures.pinn.taylor import Jet, Weights
 
 Points = tuple[Array, Array]
 """Points inside, and points where values are given."""
@@ -55,12 +55,12 @@ class Equation:
     embed: Callable[[Jet], Jet] | None = None
     """What the net sees in place of the coordinates."""
 
-    def u(self, params: Layers, points: Array) -> Array:
+    def u(self, params: Weights, points: Array) -> Array:
         """Return the net's solution."""
         seen = points if self.embed is None else self.embed(taylor.coordinates(points)).value
-        return taylor.plain(params, seen)[:, 0]
+        return taylor.outputs(params, seen)[:, 0]
 
-    def model(self, params: Layers, points: Points) -> tuple[Array, Array]:
+    def model(self, params: Weights, points: Points) -> tuple[Array, Array]:
         """Return the equation's left side inside, and u where it is given."""
         inside, edge = points
         jet = taylor.coordinates(inside)
@@ -69,7 +69,7 @@ class Equation:
         u = Jet(found.value[:, 0], found.slopes[..., 0], found.second[:, 0])
         return self.side(u), self.u(params, edge)
 
-    def init(self, key: Array) -> Layers:
+    def init(self, key: Array) -> Weights:
         """Return weights and biases."""
         return taylor.start(key, (self.seen, *self.units, 1))
 
@@ -151,7 +151,7 @@ def burgers(viscosity: float, words: str) -> Equation:
     return Equation(
         f"Burgers’ equation, ν = {words}", 2, DEEP, (0.0, 1.0),
         lambda u: u.slopes[0] + u.value * u.slopes[1] - viscosity * u.second, zero,
-        partial(solutions.burgers, viscosity=viscosity), lambda x: -jnp.sin(jnp.pi * x[:, 1]), beginning,
+        partial(solutions.burgers_solution, viscosity=viscosity), lambda x: -jnp.sin(jnp.pi * x[:, 1]), beginning,
         (4096, 512), -1.0, redrawn=True, grid=101, embed=periodic,
     )  # fmt: skip
 

@@ -16,7 +16,9 @@ class Adam(arena.Rated):
     """Adam at the rate that most papers start from; nothing was tried."""
 
     rate: Positive = 1e-3
+    """The learning rate."""
     steps_per_call: Size = 20
+    """Most steps in one call of the compiled loop."""
 
 
 class Lbfgs(arena.Calls):

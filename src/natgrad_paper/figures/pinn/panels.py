@@ -57,7 +57,7 @@ def sections(runs: Runs) -> Iterator[Part]:
     """Yield the times to errors, equation by equation, and the sources of the dashed lines."""
     for contest in contests(runs):
         about = EQUATIONS[contest.problem].about if contest.problem in EQUATIONS else contest.problem
-        yield Part(f"{contest.problem}: {about}", f"equation-{contest.problem}", [table(contest)])
+        yield Part(f"{contest.problem}: {about}", f"equation-{contest.problem}", [equation_table(contest)])
     named = dict.fromkeys(curve.source for each in contests(runs) for curve in curves(each.problem))
     found = [sources()[name] for name in named]
     words = [f"{each.title} ({each.hardware}), {each.address}." for each in found]
@@ -65,7 +65,7 @@ def sections(runs: Runs) -> Iterator[Part]:
         yield Part("Sources of the dashed lines", "sources", [Words(" ".join(words))])
 
 
-def table(contest: Contest) -> Table:
+def equation_table(contest: Contest) -> Table:
     """Return the seconds to each error, the error at the end, and what the steps cost."""
     rows: list[list[str | Cell]] = []
     for name, logs in contest.logs.items():

@@ -8,22 +8,22 @@ import numpy as np
 from jax import Array
 from pydantic import Field, model_validator
 
-from natgrad_paper.figures.arena.entry import ERROR, Entry, described
+from natgrad_paper.figures.arena.entry import ERROR, Entry, data_facts
 from natgrad_paper.figures.arena.problems import Suite, suite
 from natgrad_paper.figures.pinn.equations import EQUATIONS
 from natgrad_paper.training.batches import Batches, FullBatch
 from natgrad_paper.training.problem import Budget, Cases
 from natgrad_paper.training.settings import Count, Positive, Section, Size, unfit
 
-Name = Literal["p1", "p2", "p3", "p4", "p5", "p6", "p7a", "p7b", "p8b"]
-NAMES: tuple[Name, ...] = get_args(Name)
+EquationName = Literal["p1", "p2", "p3", "p4", "p5", "p6", "p7a", "p7b", "p8b"]
+NAMES: tuple[EquationName, ...] = get_args(EquationName)
 assert tuple(EQUATIONS) == NAMES
 
 
 class Settings(Section):
     """The settings of the equations."""
 
-    problems: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] = NAMES
+    problems: Annotated[tuple[EquationName, ...], Field(strict=False, min_length=1)] = NAMES
     """Which of them run."""
     budget: Budget = Budget(seconds=120.0, evaluations=40, first=0.3)
     turn: Positive = 10.0
@@ -35,6 +35,7 @@ class Settings(Section):
     grid: Size | None = None
     """The most points of the error along a coordinate, for the same."""
     evaluation_chunk: Size = 1
+    """Cases evaluated at a time."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Settings":
@@ -71,7 +72,7 @@ def posed(name: str, inside: int | None = None, grid: int | None = None, redraw:
     finest = min(grid or equation.grid, equation.grid)
     judged, valid = (_one(equation.judged(finest + more, seed=more)) for more in (0, 1))
     return Entry(
-        equation.model, equation.likelihood, init, errors, described(equation.about, train, judged), train,
+        equation.model, equation.likelihood, init, errors, data_facts(equation.about, train, judged), train,
         valid=valid, judged=judged, batches=Batches(FullBatch()), draw=draw if anew else None, float64=True,
         name=name, words="relative L2 error",
     )  # fmt: skip

@@ -12,7 +12,7 @@ from natgrad_paper.training.settings import Positive, Section
 FILE = Path(__file__).with_name("published.toml")
 
 
-class Source(Section):
+class Publication(Section):
     """Where numbers come from, and on which machine they were measured."""
 
     title: str
@@ -38,9 +38,9 @@ class Curve(Section):
 
 
 @cache
-def sources() -> dict[str, Source]:
+def sources() -> dict[str, Publication]:
     """Return the sources by name."""
-    return {name: Source(**each) for name, each in _table()["sources"].items()}
+    return {name: Publication(**each) for name, each in _table()["sources"].items()}
 
 
 @cache

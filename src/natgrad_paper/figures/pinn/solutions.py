@@ -14,7 +14,7 @@ MESH = 256
 """Chebyshev nodes on half of the interval; the solution is even."""
 
 
-def burgers(points: np.ndarray, viscosity: float) -> np.ndarray:
+def burgers_solution(points: np.ndarray, viscosity: float) -> np.ndarray:
     """Return u at (t, x) for u_t + u u_x = ν u_xx, u(0, x) = −sin πx, by Cole and Hopf.
 
     u = −∫ sin(πy) w dη / ∫ w dη,  y = x − η,  w = exp(−cos(πy)/2πν − η²/4νt). The integrand is smooth and vanishes at

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-Layers = list[tuple[Array, Array]]
+Weights = list[tuple[Array, Array]]
 """Weights and biases."""
 
 
@@ -38,7 +38,7 @@ def coordinates(points: Array) -> Jet:
     return Jet(points, slopes, jnp.zeros_like(points))
 
 
-def through(layers: Layers, jet: Jet, c: Array) -> Jet:
+def through(layers: Weights, jet: Jet, c: Array) -> Jet:
     """Return the outputs of a net of tanh units, and their derivatives; c are those of L."""
     for number, (w, b) in enumerate(layers):
         a = Jet(jet.value @ w + b, jet.slopes @ w, jet.second @ w)
@@ -51,7 +51,7 @@ def through(layers: Layers, jet: Jet, c: Array) -> Jet:
     return jet
 
 
-def plain(layers: Layers, inputs: Array) -> Array:
+def outputs(layers: Weights, inputs: Array) -> Array:
     """Return the outputs alone."""
     *hidden, (w, b) = layers
     for weights, biases in hidden:
@@ -59,7 +59,7 @@ def plain(layers: Layers, inputs: Array) -> Array:
     return inputs @ w + b
 
 
-def start(key: Array, units: Sequence[int]) -> Layers:
+def start(key: Array, units: Sequence[int]) -> Weights:
     """Return weights and biases uniform within ± 1/√fan-in, in double precision."""
     shapes = list(pairwise(units))
     layers = []

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from natgrad_paper.report import health
-from natgrad_paper.report.claims import UNTIMED, Claim, Finding, Verdict, absent, compare
+from natgrad_paper.report.claims import INTERVAL, SEEDS, UNTIMED, Claim, Finding, Verdict, absent, compare
 from natgrad_paper.report.curves import compiling, time_to
 from natgrad_paper.report.load import Runs
-from natgrad_paper.report.views import CLOCK, Measure, Panel, View
+from natgrad_paper.report.views import CLOCK, LOGARITHMIC, Measure, Panel, View
 from natgrad_paper.training.log import RunLog
 
 ERROR = Measure("error", "training error", "training error, mean over cases")
@@ -26,15 +26,12 @@ RULE = (
     (
         "sooner",
         "compares the training seconds that the runs of two methods from the same seed take to an error. A run that "
-        "never reaches it counts as if it did at the end of the longer run, which favours it. It holds if Student’s "
-        "95% interval of the mean over seeds of log(time / time of the rival) lies below zero, and the mean by at "
-        "least 2%.",
+        "never reaches it counts as if it did at the end of the longer run, which favours it. It holds if "
+        f"{INTERVAL} of the mean over seeds of log(time / time of the rival) lies below zero, and the mean by at least "
+        f"{LOGARITHMIC.effect()[1]}.",
     ),
-    (
-        "void",
-        f"if more than {health.SHARE:.0%} of a run’s steps were refused, or λ was at its upper bound as often.",
-    ),
-    ("not decided", "otherwise, with fewer than 3 seeds, and where nobody reaches the error."),
+    ("void", f"if {health.VOID}, or if a run was given up. {health.LOWER}"),
+    ("not decided", f"otherwise, with fewer than {SEEDS} seeds, and where nobody reaches the error."),
 )
 
 

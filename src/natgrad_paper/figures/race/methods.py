@@ -17,24 +17,29 @@ WARM = 12
 """After this many steps, kfac-jax has compiled everything that it does only at some steps."""
 
 
-class HessianFree(Section):
+class MinibatchHessianFree(Section):
     """Hessian-Free on minibatches, without a preconditioner."""
 
     batch: Count = 1000
+    """Cases per step."""
     maxiter: Size = 20
+    """Solver iterations at most."""
     damping: Positive = 0.1
+    """The first λ."""
 
 
 class Kfac(Section):
     """kfac-jax with adaptive rate, momentum and damping."""
 
     batch: Count = 1000
+    """Cases per step."""
     damping: Positive = 150.0
+    """The first λ."""
     floor: Positive = 1e-4
     """The least λ."""
 
 
-class Info(NamedTuple):
+class KfacInfo(NamedTuple):
     """What a step of kfac-jax reports."""
 
     loss: Any
@@ -79,7 +84,7 @@ class KfacOptimizer:
         """Return the number of steps. The optimizer's own state needs a batch, so the first step makes it."""
         return jnp.zeros((), jnp.int32)
 
-    def step(self, params: Any, state: Any, batch: Any) -> tuple[Any, Any, Info]:
+    def step(self, params: Any, state: Any, batch: Any) -> tuple[Any, Any, KfacInfo]:
         """Take a step. The very first call, which is not timed, runs a few steps to compile all kinds of steps."""
         if not self._warm:
             self._warm = True
@@ -95,7 +100,7 @@ class KfacOptimizer:
         params, self._inner, stats = self._optimizer.step(
             params, self._inner, key, batch=batch, global_step_int=count
         )
-        return params, state + 1, Info(jnp.asarray(stats["loss"]), jnp.asarray(stats["damping"]))
+        return params, state + 1, KfacInfo(jnp.asarray(stats["loss"]), jnp.asarray(stats["damping"]))
 
 
 KFAC = Method(
@@ -112,7 +117,7 @@ METHODS = (
     curves.ADAM,
     Method(
         "hf", "Hessian-Free", "#8C510A", curves.hessian_free(preconditioner=ng.Identity()),
-        lambda own: Batches(Minibatch(own.hf.batch)), HessianFree, about="Hessian-Free on minibatches",
+        lambda own: Batches(Minibatch(own.hf.batch)), MinibatchHessianFree, about="Hessian-Free on minibatches",
     ),
     curves.LBFGS,
     *([KFAC] if find_spec("kfac_jax") else []),

@@ -27,7 +27,9 @@ class Data(Section):
     """How many cases there are."""
 
     train: Count = 20_000
+    """Training cases."""
     test: Count = 5_000
+    """Test cases."""
 
 
 class Model(Section):
@@ -90,7 +92,7 @@ def classifier(train: int, test: int, units: tuple[int, ...]) -> Problem:
     cases = drawn(0, train), drawn(train, test)
     share = np.bincount(cases[0][1], minlength=glyphs.CLASSES) / train
     plateau = {"error": float(special.entr(share).sum())}
-    data = described(f"deformed characters ({found.name})", *cases)
+    data = hashed(f"deformed characters ({found.name})", *cases)
     return Problem(model, likelihood, init, errors, data, *cases, plateau=plateau)
 
 
@@ -111,11 +113,11 @@ def recurrent(train: int, test: int, units: tuple[int, ...]) -> Problem:
 
     cases = drawn(0, train), drawn(1, test)
     plateau = {"error": float(cases[0][1].var(dtype=np.float64))}
-    data = described(f"addition over {TICKS} ticks", *cases)
+    data = hashed(f"addition over {TICKS} ticks", *cases)
     return Problem(model, likelihood, model.init, errors, data, *cases, plateau=plateau)
 
 
-def described(name: str, train: Cases, test: Cases) -> dict[str, Any]:
+def hashed(name: str, train: Cases, test: Cases) -> dict[str, Any]:
     """Return what a log says about data: name, hash and the shapes of both parts."""
     digest = hashlib.sha256(b"".join(np.ascontiguousarray(each).tobytes() for each in (*train, *test)))
     return {"name": name, "sha256": digest.hexdigest(), **shapes(train=train, test=test)}

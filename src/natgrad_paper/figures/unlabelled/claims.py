@@ -6,7 +6,7 @@ import numpy as np
 
 from natgrad_paper.report import health
 from natgrad_paper.report.claims import Below, Claim, Finding, Verdict, absent, compare
-from natgrad_paper.report.figure import paired
+from natgrad_paper.report.figure import draw_differences
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.parts import Cell, Part, Picture, Table
 from natgrad_paper.report.tables import number, ranged
@@ -41,7 +41,7 @@ def differences(runs: Runs) -> list[Part]:
         "One dot per seed, at the end of the shorter of the two runs; diamonds and lines: mean and Student’s 95% "
         "interval; grey: what is too small to count."
     )
-    drawn = Picture(paired(runs, pairs, *JUDGED), caption)
+    drawn = Picture(draw_differences(runs, pairs, *JUDGED), caption)
     return [Part("Differences between the conditions", "differences-between", [drawn])]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import natgrad as ng
 from natgrad_paper.figures.curves import methods
-from natgrad_paper.figures.curves.methods import NATURAL, apart, together
+from natgrad_paper.figures.curves.methods import NATURAL, own_batch, same_batch
 from natgrad_paper.training.batches import Batches, Minibatch, Others, Unlabelled
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.settings import Count, Positive, Section, Size
@@ -20,6 +20,7 @@ class Ngd(Section):
     metric_batch: Count = 384
     """Cases of the metric, if they are not the gradient's own."""
     rate: Positive = 0.2
+    """The learning rate."""
     maxiter: Size = 20
     """Solver iterations at most; the paper has 50."""
     microbatch: Count | None = None
@@ -38,9 +39,9 @@ def condition(name: str, label: str, color: str, batches: Callable[[Any], Batche
 
 # The colours of the paper's figure, green, blue and red, in shades that colour-blind readers can tell apart.
 METHODS = (
-    condition("same", "same samples", "#009E73", together, "gradient and metric on the same minibatch"),
+    condition("same", "same samples", "#009E73", same_batch, "gradient and metric on the same minibatch"),
     condition(
-        "other", "other samples", "#0072B2", apart,
+        "other", "other samples", "#0072B2", own_batch,
         "metric on training cases that the gradient does not see in this step",
     ),
     condition(

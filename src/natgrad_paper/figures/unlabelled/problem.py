@@ -26,9 +26,13 @@ class Data(Section):
     """How many faces are drawn, or at most taken from a file, and how the network sees them."""
 
     train: Count = 2925
+    """Training faces."""
     valid: Count = 418
+    """Validation faces."""
     test: Count = 835
+    """Test faces."""
     unlabelled: Count = 4000
+    """Faces without an expression, for the metric."""
     fold: Annotated[int, Field(ge=1, le=faces_file.FOLDS)] = 4
     """Which of a file's five folds is used; the default is the paper's. Drawn faces have no folds."""
     shrink: Annotated[int, Field(ge=1, le=FACE_SIDE)] = 3
@@ -49,11 +53,13 @@ class Model(Section):
     """The network: convolution, pooling, a dense layer; the seven outputs are the data's."""
 
     filters: Count = 12
+    """Filters of the convolution."""
     window: Count = 5
     """Side of the filters, in pixels."""
     pool: Count = 3
     """Side of the pooling windows, which do not overlap."""
     units: Count = 48
+    """Units of the dense layer."""
 
 
 class Settings(Section):
