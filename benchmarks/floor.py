@@ -27,7 +27,8 @@ FLOORS = ("rule", "1e-3", "1e-4", "1e-6", "1e-8")
 def run(name: str, floor: str, seed: int, mnist: Path | None) -> str:
     """Return a row of the table."""
     entry = PROBLEMS[name].make(Form(), mnist)
-    assert entry.train is not None and entry.test is not None
+    assert entry.train is not None
+    assert entry.test is not None
     given = {} if floor == "rule" else {"floor": float(floor)}
     opt = ng.kncg(entry.model, entry.likelihood, objective=entry.objective, **given)
     judged = entry.judged or entry.train, entry.test
