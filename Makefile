@@ -78,8 +78,8 @@ bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machin
 race: $(READY)    ## KNCG against tuned first-order methods, by the clock (needs an otherwise idle machine)
 	$(BIN)/natgrad run race --out runs/race
 
-arena: $(READY)   ## ten problems, nothing chosen by hand: 20 s per problem, method and seed (needs an idle machine)
-	$(BIN)/natgrad run arena --seeds 3 --out runs/arena
+arena: $(READY)   ## ten problems, nothing chosen by hand (hours, idle machine); make arena MNIST=DIRECTORY of its idx files
+	$(BIN)/natgrad run arena --seeds 3 --out runs/arena $(if $(MNIST),--data $(MNIST))
 
 format: $(READY)  ## rewrite the code in house style
 	$(BIN)/ruff check --fix .

@@ -34,6 +34,21 @@ NAMES = {"natgrad.fast, averaged": "KNCG", "Hessian-Free": "Hessian-Free (void)"
 """What these pages call a contestant of the race."""
 EARLY = 20
 """Figure 1 compares what steps do from this iteration on."""
+PAPER = {
+    "unlabelled": (
+        "[1](#figure-1-unlabelled-data-in-the-metric)",
+        "Unlabelled inputs in the metric give the best test error; the gradient’s own the worst, in training, too.",
+    ),
+    "order": (
+        "[2](#figure-2-the-order-of-the-examples)",
+        "At equal error, outputs depend orders of magnitude less on a segment of the stream than with SGD.",
+    ),
+    "curves": (
+        "[3](#figure-3-the-methods-on-curves)",
+        "NGD is reliable on minibatches, NCG-L beats NGD-L and NCG-F, and all of them beat SGD.",
+    ),
+}
+"""What the paper claims with each of its figures, and where `docs/results.md` says more."""
 
 
 @cache
@@ -142,16 +157,23 @@ def decided(folder: str, others: str = "") -> str:
     rest: dict[claims.Verdict, list[str]] = {claims.Verdict.VOID: [], claims.Verdict.ABSENT: []}
     for same in zip(*map(judged, folders), strict=True):
         found, claim = [each.verdict for each in same], same[0].claim
-        if set(found) <= rest.keys():
+        if set(found) <= rest.keys() and not (len(folders) == 1 and partly(same[0])):
             rest[min(found, key=list(rest).index)].append(claim.key)
             continue
         cells = [NONE if each.verdict is claims.Verdict.ABSENT else f"**{each.words}**" for each in same]
         if len(folders) == 1:
+            cells = ["**in part**"] if partly(same[0]) else cells
             cells.append("<br>".join(finding.words for finding in same[0].findings))
         rows.append([f"{claim.key}. {claim.words}", *cells])
     lines = [f"{verdict.capitalize()}: {listed(keys)}." for verdict, keys in rest.items() if keys]
     head = ["verdict", "found"] if len(folders) == 1 else folders
     return "\n\n".join([_table(["claim", *head], rows), *([" ".join(lines)] if lines else [])])
+
+
+def partly(each: claims.Judged) -> bool:
+    """Whether only some of the comparisons that a claim asks for were run."""
+    found = {finding.verdict for finding in each.findings}
+    return each.verdict is claims.Verdict.ABSENT and len(found) > 1
 
 
 def gathered(folder: str, others: str) -> str:
@@ -173,13 +195,40 @@ def cost(folder: str, others: str = "") -> str:
     rows = []
     for name in [folder, *filter(None, others.split(","))]:
         found = runs(name)
-        last = [log.evaluations[-1] for log in found.logs]
-        seconds = sum(
-            each[f"{what}_seconds"] for each in last for what in ("training", "compile", "evaluation")
-        )
-        counts = len(found.seeds), len(last), f"{seconds / 60:.0f}"
+        counts = len(found.seeds), len(found.logs), minutes(found)
         rows.append([_link(name), *map(str, counts)])
     return _table(["run", "seeds", "trainings", "minutes in all"], rows)
+
+
+def minutes(found: Runs) -> str:
+    """Return the minutes of training, compiling and evaluating."""
+    last = [log.evaluations[-1] for log in found.logs if log.evaluations]
+    clocks = ("training", "compile", "evaluation")
+    return f"{sum(each[f'{what}_seconds'] for each in last for what in clocks) / 60:.0f}"
+
+
+def overview(folder: str, others: str = "") -> str:
+    """The paper’s claim, our verdicts, command and minutes, a row per result of a figure; links as in `docs/`."""
+    rows: list[list[str]] = []
+    for name in [folder, *filter(None, others.split(","))]:
+        figure, said = PAPER[runs(name).experiment]
+        verdicts: dict[str, list[str]] = {}
+        for each in judged(name):
+            if each.verdict is not claims.Verdict.ABSENT:
+                verdicts.setdefault(each.words, []).append(each.claim.key)
+        words = "; ".join(f"{listed(keys)}: **{verdict}**" for verdict, keys in verdicts.items())
+        again = any(row[0] == figure for row in rows)
+        said = "as above" if again else said
+        rows.append([figure, said, f"{_link(name)}: {words}", f"`{command(name)}`", minutes(runs(name))])
+    return _table(["figure", "the paper’s claim", "our verdict", "command", "minutes"], rows)
+
+
+def command(folder: str) -> str:
+    """Return the command of a result, as its README has it."""
+    readme = (ROOT / "results" / folder / "README.md").read_text(encoding="utf-8")
+    block = readme.split("```console\n")[1].split("```")[0].replace("\\\n", " ")
+    line = next(line for line in block.splitlines() if line.startswith("natgrad run"))
+    return " ".join(line.split("  #")[0].split())
 
 
 @cache
@@ -200,7 +249,7 @@ def summary(folder: str) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "by-the-clock": by_the_clock, "race": race, "head-to-head": head_to_head,
     "expressions": expressions, "decided": decided, "gathered": gathered, "cost": cost, "summary": summary,
-    "part": part, "epochs": epochs,
+    "part": part, "epochs": epochs, "overview": overview,
 }  # fmt: skip
 
 

@@ -300,15 +300,20 @@ def _check(record: dict[str, Any], where: str, line: str) -> None:
             raise FieldError(where, f"{line}: {field}", WORDS[kind], value)
 
 
+COLORS = {"ncg-kron": "#D55E00", "nesterov": "#332288", "adam": "#117733", "ksd": "#AA4499"}
+"""Colors that could not be told apart in natgrad 0.1, as they are now."""
+
+
 def _translated(records: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
     """Return the records of a log of natgrad 0.1, format 1, in today's format; `kncg` was called `ncg-kron` there."""
     method, settings = records[0].get("method"), records[0].get("config")
-    if isinstance(method, dict) and method.get("name") == "ncg-kron":
-        method = {**method, "name": "kncg", "label": "KNCG"}
+    if isinstance(method, dict) and isinstance(name := method.get("name"), str):
+        named = {"name": "kncg", "label": "KNCG"} if name == "ncg-kron" else {}
+        method = method | named | ({"color": COLORS[name]} if name in COLORS else {})
     if isinstance(settings, dict):
         settings = {"kncg" if name == "kron" else name: value for name, value in settings.items()}
-    named = {"training": {"name": ""}, "method": method, "settings": settings}
-    translated = [{**records[0], "format": FORMAT, **named}]
+    today = {"training": {"name": ""}, "method": method, "settings": settings}
+    translated = [{**records[0], "format": FORMAT, **today}]
     for record in records[1:]:
         match record:
             case {"what": _}:

@@ -318,14 +318,14 @@ def test_logs_of_the_first_format_are_read(tmp_path, reason, status):
 
 def test_the_first_format_has_the_names_of_today(tmp_path):
     """`kncg` was `ncg-kron`, and its settings `kron`."""
-    old = {"name": "ncg-kron", "label": "NCG-Q, Kronecker", "color": "#D55E00", "order": 7}
+    old = {"name": "ncg-kron", "label": "NCG-Q, Kronecker", "color": "#D95F02", "order": 7}
     config = {"sgd": {"rate": 0.1}, "kron": {"batch": 500}}
     path = tmp_path / "old.jsonl"
     records = {**OLD, "method": old, "config": config}, {**RECORDS[2], "method": "ncg-kron"}
     path.write_text("\n".join(map(json.dumps, records)) + "\n")
     found = log.read(path)
     assert found.method == found.evaluations[0]["method"] == "kncg"
-    assert found.header["method"] == {**old, "name": "kncg", "label": "KNCG"}
+    assert found.header["method"] == {**old, "name": "kncg", "label": "KNCG", "color": "#D55E00"}
     assert found.header["settings"] == {"sgd": {"rate": 0.1}, "kncg": {"batch": 500}}
     path.write_text(json.dumps({**HEADER, "record": "header", "format": 2, "method": old}) + "\n")
     assert log.read(path).method == "ncg-kron"  # A method of today may have any name.
