@@ -206,7 +206,9 @@ def test_the_change_over_a_batch_is_that_of_its_loss_whole_or_in_chunks(name, mi
     @jax.jit
     def measure(params, moved):
         examples = problem.examples(params, x, t, w)
-        starts = [problem.start(make(params, examples), params) for make in (problem.at, problem.linearize)]
+        linear = problem.linearize(params, examples)
+        starts = [problem.start(seen, params) for seen in (problem.at(params, examples), linear)]
+        starts += [problem.refined(starts[1], linear, params, jnp.asarray(promise)) for promise in (1.0, 0.0)]
         return (
             starts[0].loss,
             [problem.change(moved, examples, start) for start in starts],
@@ -246,11 +248,13 @@ def test_the_change_over_a_batch_is_that_of_its_loss_whole_or_in_chunks(name, mi
 
     _, by = jax.jvp(lambda params: model(params, x), (CASE.params,), (jax.tree.map(signed, CASE.params),))
     errors = np.abs(shares) + dense(CASE.params, shaken)[1]
-    # Where the model is linearized, also what rounding makes of large terms that cancel.
+    # If little is promised, also what rounding makes of large terms that cancel.
     cancelled = errors + dense(CASE.params, lambda outputs: shaken(outputs, by))[1]
-    expected = [2 * np.finfo(np.float64).eps * np.linalg.norm(each) for each in (errors, cancelled)]
+    expected = [
+        2 * np.finfo(np.float64).eps * np.linalg.norm(each) for each in (errors, errors, errors, cancelled)
+    ]
     np.testing.assert_allclose(resolutions, expected, rtol=1e-12)
-    assert nothing == [0, 0]
+    assert nothing == [0] * 4
 
 
 @pytest.mark.parametrize("microbatch", [None, 1, 3])

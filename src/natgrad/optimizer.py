@@ -400,12 +400,24 @@ def _with_metric(opt: Optimizer, here: Here) -> Here:
 
 
 def _proposed(opt: Optimizer, here: Here, state: State) -> tuple[Here, Proposal]:
-    """Return θ and the rows. If steps round the parameters, the loss can resolve less."""
+    """Return θ and the rows. What the loss can resolve depends on what they promise."""
     proposal = opt.direction.propose(here, state.direction)
+    here = _resolved(here, proposal)
     if here.search is None or here.metric is None or not rounds(here.params):
         return here, proposal
+    # Steps that round the parameters resolve less.
     resolution = here.search.resolution + rounding(opt, here, proposal)
     return replace(here, search=here.search._replace(resolution=resolution)), proposal
+
+
+def _resolved(here: Here, proposal: Proposal) -> Here:
+    """Return θ with all that rounding does to the loss on the gradient batch, if the first row promises little."""
+    if here.own is None:
+        return here
+    assert here.linear is not None
+    promise = jnp.abs(proposal.slopes[0]) / 2
+    own = here.problem.refined(here.own, here.linear, here.params, promise)
+    return replace(here, own=own, search=own if here.search is here.own else here.search)
 
 
 def _decayed(opt: Optimizer, params: Tree, moved: Tree) -> Tree:

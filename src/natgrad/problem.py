@@ -24,6 +24,8 @@ SINGLE = (Bernoulli, Categorical, Gaussian, Poisson)
 """The likelihoods whose outputs are one array; a likelihood of a user's functions may take any tree."""
 ROUNDING = 2.0
 """The rounding error of a loss, in units of eps times itself."""
+CANCELLING = 1e4
+"""Terms that cancel in the model's sums are taken to be no larger than this many times the loss and its outputs."""
 
 
 @dataclass(frozen=True)
@@ -210,33 +212,53 @@ class Problem:
     def start(self, seen: OverExamples[Any], params: Tree) -> Start:
         """Return the loss where the model was evaluated or linearized, ready to measure changes of it.
 
-        The rounding error of an example's loss is eps times the loss, plus the effect of errors of the outputs. The
-        outputs r have an error of eps r. Large terms that cancel in a sum leave an error of their own size. If the
-        model is linearized, J(s ∘ θ) with mixed signs s estimates that size. The examples' errors are independent, so
-        the error of their sum is the root of the sum of their squares.
+        The rounding error of an example's loss is eps times the loss, plus the effect of an error of eps r in the
+        outputs r. The examples' errors are independent, so the error of their sum is the root of the sum of their
+        squares.
         """
-        raw = jax.eval_shape(self.evaluate, params, seen.examples.inputs)[0]
-        eps, inside = (_eps(outputs) for outputs in (raw, working_shapes(raw)))
 
         def own(seen: Any) -> Tree:
-            losses, through = jax.linearize(lambda r: self.losses(r, seen.examples), seen.outputs)
-            shaken = through(seen.outputs)
-            cancelled = tree.zeros_like(losses)
-            if isinstance(seen, Linearization):
-                cancelled = through(seen.jvp(with_signs(working(params))))
-
-            def both(loss: Array, change: Array, left: Array) -> tuple[Array, Array]:
-                return loss, eps * (jnp.abs(loss) + jnp.abs(change)) + inside * jnp.abs(left)
-
-            return jax.tree.map(both, losses, shaken, cancelled)
+            losses, shaken = jax.jvp(
+                lambda r: self.losses(r, seen.examples), (seen.outputs,), (seen.outputs,)
+            )
+            return jax.tree.map(lambda loss, change: (loss, jnp.abs(loss) + jnp.abs(change)), losses, shaken)
 
         rows, parts = seen.map(own), seen.examples.coefficients
         losses, errors = (jax.tree.map(lambda _, pair, k=k: pair[k], parts, rows) for k in range(2))
         loss = tree.total(seen.examples.weighted(losses))
-        resolution = ROUNDING * tree.norm(seen.examples.weighted(errors))
+        resolution = ROUNDING * self._precision(params, seen)[0] * tree.norm(seen.examples.weighted(errors))
         if seen.whole is None:
             return Start(loss, resolution, losses=losses)
         return Start(loss, resolution, outputs=seen.whole.outputs)
+
+    def refined(
+        self, start: Start, linear: OverExamples[Linearization], params: Tree, promise: Array
+    ) -> Start:
+        """Return the start with the effect of sums that cancel in its resolution, if the promised change is small.
+
+        Large terms that cancel in a sum leave an error of their own size. J(s ∘ θ) with mixed signs s estimates that
+        size. It takes a pass over the model, so it is measured only where it could matter.
+        """
+        eps, inside = self._precision(params, linear)
+
+        def own(seen: Linearization) -> Tree:
+            losses, through = jax.linearize(lambda r: self.losses(r, seen.examples), seen.outputs)
+            shaken, cancelled = through(seen.outputs), through(seen.jvp(with_signs(working(params))))
+            return jax.tree.map(
+                lambda loss, change, left: eps * (jnp.abs(loss) + jnp.abs(change)) + inside * jnp.abs(left),
+                losses, shaken, cancelled,
+            )  # fmt: skip
+
+        def measured() -> Array:
+            return ROUNDING * tree.norm(linear.examples.weighted(linear.map(own)))
+
+        large = promise > CANCELLING * start.resolution
+        return start._replace(resolution=jax.lax.cond(large, lambda: start.resolution, measured))
+
+    def _precision(self, params: Tree, seen: OverExamples[Any]) -> tuple[float, float]:
+        """Return eps of the model's outputs, and of the sums in it."""
+        raw = jax.eval_shape(self.evaluate, params, seen.examples.inputs)[0]
+        return _eps(raw), _eps(working_shapes(raw))
 
     def change(self, params: Tree, examples: Examples, start: Start) -> Array:
         """Return L(params) − L(θ): the sum of the examples' changes, not the difference of two sums."""

@@ -83,6 +83,7 @@ def _measured(
         if linear is None or here.ratio_examples is not here.metric_examples:
             linear = here.problem.linearize(here.params, here.ratio_examples)
         start = here.problem.start(linear, here.params)
+        start = here.problem.refined(start, linear, here.params, jnp.abs(slope) / 2)
         change = change_of_loss(opt, here, moved, here.ratio_examples, start)
         if here.loss is None:
             return start, change, 0.0
