@@ -66,14 +66,17 @@ dist: $(READY)    ## sdist and wheel of natgrad and natgrad-paper, in dist/; eac
 	$(BIN)/python -m build --no-isolation --outdir dist paper
 	$(BIN)/python tools/try_distributions.py dist
 
-bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machine)
+bench: BEFORE ?= 610a1f1
+bench: $(READY)   ## speed, as ratios in one run (needs an otherwise idle machine); BEFORE is the older commit beside
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/metric_product.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/kronecker.py
 	$(BIN)/python benchmarks/neighbour.py
+	$(BIN)/python benchmarks/orthonormal.py
 	$(BIN)/python benchmarks/compiling.py
 	$(BIN)/python benchmarks/counts.py
+	$(BIN)/python benchmarks/against.py $(BEFORE) --rounds 3
 
 race: $(READY)    ## KNCG against tuned first-order methods, by the clock (needs an otherwise idle machine)
 	$(BIN)/natgrad run race --out runs/race
