@@ -49,12 +49,19 @@ class Attempt(NamedTuple):
     reason: Array
 
 
+def condition_of(scalars):
+    """Return the estimate of cond(A) that the recurrence stops by."""
+    return scalars.norm / jnp.maximum(scalars.least, jnp.finfo(scalars.least.dtype).tiny)
+
+
 @partial(jax.jit, static_argnums=(0, 1))
 def attempt(solver, preconditioned, d, b, M, reduction):
     rules = rules_for(solver, jnp.float64(1), reduction, solver.maxiter)
     state = krylov(rules, lambda v: d * v, (lambda r: r / M) if preconditioned else None, b)
     scalars = state.scalars
-    return Attempt(solution_of(rules, state), state.iteration, scalars.norm, scalars.condition, state.reason)
+    return Attempt(
+        solution_of(rules, state), state.iteration, scalars.norm, condition_of(scalars), state.reason
+    )
 
 
 def diagonal_case(n, norm=1.0, shift=0.0, singular=False, inconsistent=False, precondition=None):
@@ -168,7 +175,7 @@ def test_tridiagonal_100_preconditioned():
     rules = rules_for(solver, jnp.float64(1), jnp.float64(1e-10), 50)
     scalars = jax.jit(lambda: krylov(rules, A, lambda r: r / 4, b).scalars)()
     np.testing.assert_allclose(scalars.norm, 1.4491, atol=5e-5)
-    np.testing.assert_allclose(scalars.condition, 2974.3, atol=0.06)
+    np.testing.assert_allclose(condition_of(scalars), 2974.3, atol=0.06)
     np.testing.assert_allclose(solution.x, 1, rtol=1e-12)
 
 
