@@ -84,8 +84,8 @@ class Info(NamedTuple):
     new_loss: Array
     """The loss after the step (as tried, if it was refused) on the ratio batch."""
     resolution: Array
-    """The least change of that loss that cannot be mere rounding. What sums that cancel add to it is measured only where
-    the step promises less than 1e4 times the rest."""
+    """The least change of that loss that cannot be mere rounding. What sums that cancel add to it is measured only
+    where the step promises less than 1e4 times the rest."""
     rho: Array
     """Actual over predicted change of the loss; 1 if both are below the resolution."""
     stretch: Array

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from natgrad_paper.figures.arena.contests import Contest, contests, void
+from natgrad_paper.figures.arena.contests import Contest, contests
 from natgrad_paper.figures.arena.entry import ERROR
 from natgrad_paper.figures.arena.form import PLAIN, VARIANTS
 from natgrad_paper.figures.arena.methods import KNCG, RULER
 from natgrad_paper.figures.arena.scores import Times, median, scores
-from natgrad_paper.report import health
 from natgrad_paper.report.claims import INTERVAL, SEEDS, UNTIMED, Claim, Finding, Verdict, compare
 from natgrad_paper.report.load import Runs
 from natgrad_paper.report.views import CLOCK, LINEAR, Measure, Panel, Scale, View
@@ -41,7 +40,10 @@ RULE = (
         f"side of zero, and the mean by at least {POINTS.smallest:g}.",
     ),
     ("failure", "a training whose steps met NaN or infinity to the end, or that missed the target."),
-    ("void", f"if, up to the target, {health.VOID}; but a failure counts. {health.LOWER}"),
+    (
+        "refused steps",
+        "are a method's own affair: they cost it time, and the score counts that. They make nothing void.",
+    ),
     ("not decided", f"otherwise, with fewer than {SEEDS} seeds, and where there is no target."),
 )
 
@@ -93,16 +95,10 @@ class Highest:
             return [Finding(NO_TARGET, Verdict.OPEN)]
         seeds = sorted(set.intersection(*(each.seeds(methods) for each in targets)))
         each = [of_seed(targets, methods, seed) for seed in seeds]
-        return [self._against(rival, targets, seeds, each, runs) for rival in methods if rival != self.method]
+        return [self._against(rival, each, runs) for rival in methods if rival != self.method]
 
-    def _against(
-        self, rival: str, targets: list[Contest], seeds: list[int], each: list[dict[str, float]], runs: Runs
-    ) -> Finding:
+    def _against(self, rival: str, each: list[dict[str, float]], runs: Runs) -> Finding:
         words = f"score, {runs.label(rival)} − {runs.label(self.method)}"
-        for contest in targets:
-            logs = contest.of((self.method, rival), seeds)
-            if why := void(logs, contest.target, contest.measure):
-                return Finding(f"{words}: void: {contest.problem}: {why}", Verdict.VOID)
         differences = np.array([own[rival] - own[self.method] for own in each])
         return compare(words, differences, POINTS)
 
@@ -125,8 +121,6 @@ class FailsNowhere:
         if failures:
             kinds = ", ".join(f"{failures.count(kind)} {kind}" for kind in dict.fromkeys(failures))
             return Finding(f"{words} ({kinds})", Verdict.FAILS)
-        if why := void(contest.ended[self.method], contest.target, contest.measure):
-            return Finding(f"{words}; void: {why}", Verdict.VOID)
         if contest.target is None:
             return Finding(f"{words}; {NO_TARGET}", Verdict.OPEN)
         return Finding(words, Verdict.HOLDS if total >= SEEDS else Verdict.OPEN)
@@ -145,24 +139,16 @@ class KeepsPlace:
             if variant != PLAIN and len(moved):
                 words = f"{VARIANTS[variant]}: mean place {np.mean(moved):+.2f}".replace("-", "−")
                 verdict = Verdict.HOLDS if np.mean(moved) < PLACES else Verdict.FAILS
-                both = [each for pair in in_both_forms(runs, variant) for each in pair]
-                if why := void(log for each in both for log in each.ended[self.method]):
-                    words, verdict = f"{words}; void: {why}", Verdict.VOID
-                elif len(moved) < SEEDS:
+                if len(moved) < SEEDS:
                     words, verdict = f"{words} ({len(moved)} seeds, too few)", Verdict.OPEN
                 findings.append(Finding(words, verdict))
         return findings or [Finding("no runs with anything changed", Verdict.ABSENT)]
 
 
-def in_both_forms(runs: Runs, variant: str) -> list[tuple[Contest, Contest]]:
-    """Return the problems that have a variant: as they are, and in the variant."""
-    usual = {each.problem: each for each in contests(runs)}
-    return [(usual[each.problem], each) for each in contests(runs, variant) if each.problem in usual]
-
-
 def shifts(runs: Runs, method: str, variant: str) -> np.ndarray:
     """Return how much a method's mean place changes in a variant, seed by seed, over problems that have both forms."""
-    both = in_both_forms(runs, variant)
+    usual = {each.problem: each for each in contests(runs)}
+    both = [(usual[each.problem], each) for each in contests(runs, variant) if each.problem in usual]
     methods = everywhere([each for pair in both for each in pair], classes(runs)[0])
     if not both or method not in methods:
         return np.empty(0)

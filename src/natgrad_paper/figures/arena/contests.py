@@ -1,7 +1,7 @@
 """The logs of a run, sorted by problem: who reached which error when, and who failed."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -47,10 +47,6 @@ class Contest:
         """The logs of trainings that came to their own end: only they are judged."""
         found = {name: tuple(log for log in logs if log.complete) for name, logs in self.logs.items()}
         return {name: logs for name, logs in found.items() if logs}
-
-    def of(self, methods: Iterable[str], seeds: Collection[int]) -> list[RunLog]:
-        """Return the logs of these methods from these seeds, of trainings that came to their own end."""
-        return [log for name in methods for log in self.ended.get(name, ()) if log.seed in seeds]
 
     def seeds(self, methods: Sequence[str]) -> set[int]:
         """Return the seeds from which all of these methods came to an end."""
