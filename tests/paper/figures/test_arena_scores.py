@@ -1,11 +1,10 @@
 """The arena's numbers: the profile score, times to targets, failures, places; from logs written by hand."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic import REFUSED, run_log, steps
+from synthetic import REFUSED, run_log
 
 import natgrad as ng
 from natgrad_paper.figures.arena import claims, contests, panels, scores
