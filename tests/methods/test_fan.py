@@ -342,11 +342,13 @@ def test_a_bad_number_is_named(where, size):
 def test_single_precision_stays_single_and_trains():
     opt, params, batch = fit(jnp.float32)
     state = opt.init(params)
-    for _ in range(25):
+    params, state, first = opt.step(params, state, batch)
+    for _ in range(24):
         params, state, info = opt.step(params, state, batch)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
     assert info.damping.dtype == jnp.float32
-    assert info.loss < 1e-9
+    # Rounding decides which valley it ends in: 7e-12 on one processor, and a minimum of 6e-8 on another.
+    assert info.loss < 1e-6 * first.loss
 
 
 def test_packed_and_unpacked_parameters_take_the_same_step():
