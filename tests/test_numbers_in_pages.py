@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-LARGEST = 3_600_000
+LARGEST = 4_000_000
 
 
 @pytest.fixture(scope="module")
