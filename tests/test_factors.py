@@ -12,8 +12,8 @@ from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 import natgrad as ng
 from natgrad import units
 from natgrad.arranged import arranged, usual_axes
-from natgrad.here import Here
 from natgrad.kronecker import _rebased
+from natgrad.metric.here import Here
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 

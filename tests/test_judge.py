@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from natgrad import judge
-from natgrad.here import LastStep
+from natgrad.metric.here import LastStep
 from natgrad.problem import Start
 from natgrad.state import Outcome
 

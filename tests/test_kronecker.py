@@ -11,8 +11,8 @@ import pytest
 
 import natgrad as ng
 from natgrad.arranged import arranged
-from natgrad.here import Here
 from natgrad.kronecker import Memory, Sides, Vectors, _rebased
+from natgrad.metric.here import Here
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 

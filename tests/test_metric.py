@@ -13,10 +13,10 @@ from models import MODELS, WEIGHTS, targets_for
 
 import natgrad as ng
 from natgrad import tree
-from natgrad.here import Here
 from natgrad.likelihood import random_signs
 from natgrad.metric import Metric
-from natgrad.operator import Operator
+from natgrad.metric.here import Here
+from natgrad.metric.operator import Operator
 from natgrad.part import is_built_in
 
 pytestmark = pytest.mark.usefixtures("fast_compile")

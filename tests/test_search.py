@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 import natgrad as ng
 from natgrad.directions import Proposal
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.problem import Start
 from natgrad.search.line import Bracket, Point
 

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 import natgrad as ng
 from natgrad import tree
 from natgrad.directions import Proposal
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.optimizer import propose
 from natgrad.state import Batches, Data
 

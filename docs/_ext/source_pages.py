@@ -1,7 +1,7 @@
 """The project's own files as pages of the site, with numbered lines, and links to them.
 
-A page may say {source}`natgrad.metric.Fisher`: it shows the file and the line of today. A Markdown link to a Python
-file of the repository leads to that file's page; so does "[source]" in the API.
+A page may say {source}`natgrad.likelihood.Bernoulli`: it shows the file and the line of today. A Markdown link to a
+Python file of the repository leads to that file's page; so does "[source]" in the API.
 """
 
 import html

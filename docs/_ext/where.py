@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 def locate(name: str) -> tuple[Path, int]:
     """Return the file (from the repository's root) and the line where a dotted name is defined.
 
-    `natgrad.metric.Fisher`, `natgrad_paper.models.autoencoder`, `tests.test_metric.test_x`, or a module alone.
+    `natgrad.metric.metrics.Fisher`, `natgrad_paper.models.autoencoder`, `tests.test_metric.test_x`, or a module alone.
     """
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):

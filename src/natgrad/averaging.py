@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree, validate
-from natgrad.here import LastStep
 from natgrad.judge import fresh
+from natgrad.metric.here import LastStep
 from natgrad.optimizer import Optimizer
 from natgrad.part import Part, require
 from natgrad.search import Search

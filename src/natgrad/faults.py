@@ -13,9 +13,9 @@ from jax import Array
 from natgrad import frozen, tree, validate
 from natgrad.custom import LogProb
 from natgrad.examples import Examples
-from natgrad.here import Here
 from natgrad.likelihood import Bernoulli, Categorical, Likelihood, Poisson, Product
 from natgrad.metric import Metric
+from natgrad.metric.here import Here
 from natgrad.problem import Model, Problem, Stateful, check_model, run, with_signs, working
 from natgrad.tree import Tree
 

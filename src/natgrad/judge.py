@@ -9,7 +9,7 @@ from jax import Array
 from natgrad import tree
 from natgrad.damping import Evidence, unresolved
 from natgrad.directions import Proposal
-from natgrad.here import Here, LastStep
+from natgrad.metric.here import Here, LastStep
 from natgrad.problem import working
 from natgrad.search import Found
 from natgrad.solve.result import Reason

@@ -21,7 +21,7 @@ from jax import Array
 
 from natgrad import orthogonal, tree, units
 from natgrad.arranged import Arranged, Axes, Length, arranged
-from natgrad.here import Here, Use
+from natgrad.metric.here import Here, Use
 from natgrad.packed import on_leaves, unpacked
 from natgrad.part import require
 from natgrad.precondition import Inverse, Preconditioner

@@ -24,10 +24,10 @@ from natgrad.calibration import calibrated, calibrated_on_host
 from natgrad.damping import Constant, Damping
 from natgrad.directions import Direction, Proposal
 from natgrad.examples import window
-from natgrad.here import Here, LastStep
 from natgrad.likelihood import Likelihood, Product
 from natgrad.metric import Fisher, Metric
-from natgrad.operator import Operator, PenaltyTerm
+from natgrad.metric.here import Here, LastStep
+from natgrad.metric.operator import Operator, PenaltyTerm
 from natgrad.packed import on_one_device, packed, packed_like, unpacked
 from natgrad.part import Part, is_built_in
 from natgrad.problem import Model, Problem, Stateful, working

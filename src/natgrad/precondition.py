@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.here import Here, Use
 from natgrad.metric import EmpiricalFisher
+from natgrad.metric.here import Here, Use
 from natgrad.part import Part
 from natgrad.tree import Tree
 

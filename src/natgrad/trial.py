@@ -10,7 +10,7 @@ from natgrad import frozen, tree
 from natgrad.damping import ratio
 from natgrad.directions import Proposal
 from natgrad.examples import Examples
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.packed import on_leaves
 from natgrad.problem import Start, working
 from natgrad.search import Found

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from natgrad.arranged import Arranged, Length
-from natgrad.here import Here
+from natgrad.metric.here import Here
 
 UNSEEN = 1e-12
 """An input whose peak is below this fraction of the highest peak counts as never seen."""

@@ -11,7 +11,7 @@ import pytest
 import natgrad as ng
 from methods.quadratic import EXACT, NO_DAMPING, iterates, model, preconditioned_cg, quadratic
 from natgrad.directions.conjugate import Conjugate, ConjugateMemory
-from natgrad.here import Here
+from natgrad.metric.here import Here
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 

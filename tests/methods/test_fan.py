@@ -13,7 +13,7 @@ from models import MODELS, WEIGHTS, layers, mlp
 import natgrad as ng
 from natgrad import tree
 from natgrad.directions import Fan, Proposal, Spring, fan
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.optimizer import look
 from natgrad.problem import Start
 from natgrad.search import Pick

@@ -11,7 +11,7 @@ import natgrad as ng
 from methods.quadratic import model, quadratic
 from natgrad.directions import Proposal
 from natgrad.directions.natural import TruncatedNewton
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.problem import Start
 from natgrad.solve.result import Solution
 from natgrad.solve.truncated import Snapshots

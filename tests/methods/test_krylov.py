@@ -10,7 +10,7 @@ import pytest
 import natgrad as ng
 from methods.quadratic import iterates, model, preconditioned_cg, quadratic
 from natgrad.directions import Krylov
-from natgrad.here import Here, LastStep
+from natgrad.metric.here import Here, LastStep
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 

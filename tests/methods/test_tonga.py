@@ -7,7 +7,7 @@ import pytest
 
 import natgrad as ng
 from natgrad.directions import Tonga
-from natgrad.here import Here
+from natgrad.metric.here import Here
 
 pytestmark = pytest.mark.usefixtures("fast_compile")
 

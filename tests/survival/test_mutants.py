@@ -21,8 +21,8 @@ SEED = int(os.environ.get("NATGRAD_MUTANTS_SEED", "0"))
 PARTS = {
     "likelihood": {"likelihood.py": ["test_likelihood.py", "test_changes.py", "test_positions.py"]},
     "metric": {
-        "metric.py": ["test_metric.py", "test_positions.py"],
-        "operator.py": [
+        "metric/metrics.py": ["test_metric.py", "test_positions.py"],
+        "metric/operator.py": [
             "test_metric.py::test_two_terms_have_the_factors_of_both_one_below_the_other",
             "test_metric.py::test_one_term_draws_what_it_would_alone_and_two_draw_for_themselves",
             "test_metric.py::test_a_formed_matrix_takes_a_pass_per_parameter_or_per_output_whichever_are_fewer",

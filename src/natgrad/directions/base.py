@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad import tree
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.part import Part
 from natgrad.solve.result import Solution
 from natgrad.tree import Rows, Stack, Tree

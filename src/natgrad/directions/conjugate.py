@@ -9,7 +9,7 @@ from jax import Array
 from natgrad import tree
 from natgrad.directions.base import Around, Descent, Direction, Proposal
 from natgrad.directions.natural import Natural
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.part import Part
 from natgrad.tree import Stack, Tree
 

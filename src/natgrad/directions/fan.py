@@ -23,8 +23,8 @@ from jax import Array
 from natgrad import tree
 from natgrad.directions.base import Direction, Proposal, SolverInfo
 from natgrad.directions.krylov import Krylov
-from natgrad.here import Here
-from natgrad.operator import Operator, PenaltyTerm
+from natgrad.metric.here import Here
+from natgrad.metric.operator import Operator, PenaltyTerm
 from natgrad.part import require
 from natgrad.problem import working
 from natgrad.solve.direct import Direct, decomposed, decomposed_dual

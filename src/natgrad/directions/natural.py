@@ -10,7 +10,7 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.directions.base import Around, Descent, Proposal, SolverInfo
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.precondition import Identity, Preconditioner
 from natgrad.solve import CG, Direct, Solution, TruncatedCG
 from natgrad.solve.problem import Iterative

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from natgrad import tree
 from natgrad.directions.base import Around, Descent, Proposal
 from natgrad.directions.natural import Natural
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.part import require
 from natgrad.solve.direct import Direct
 from natgrad.tree import Tree

@@ -9,7 +9,7 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.directions.base import Direction, Proposal
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.part import require
 from natgrad.tree import Stack, Tree
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from natgrad.directions import Proposal
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.part import require
 from natgrad.search.base import Found, Probe, Search, if_seen, one_row
 

@@ -13,8 +13,8 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.directions import Proposal
-from natgrad.here import Here
-from natgrad.operator import Operator
+from natgrad.metric.here import Here
+from natgrad.metric.operator import Operator
 from natgrad.orthogonal import eigenvectors
 from natgrad.part import Part, require
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from natgrad import tree
 from natgrad.directions import Proposal
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.search.base import Found, Probe, Search, if_seen
 
 

@@ -9,7 +9,7 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.directions import Proposal
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.part import require
 from natgrad.search.base import Found, Probe, Search, if_seen, one_row
 

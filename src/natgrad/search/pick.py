@@ -8,7 +8,7 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.directions import Proposal
-from natgrad.here import Here
+from natgrad.metric.here import Here
 from natgrad.part import require
 from natgrad.search.base import Found, Probe, Search, if_seen
 

@@ -10,7 +10,7 @@ from jax import Array
 
 from natgrad import tree
 from natgrad.examples import Examples, OverExamples
-from natgrad.operator import Operator
+from natgrad.metric.operator import Operator
 from natgrad.problem import Linearization, Problem, Start
 from natgrad.tree import Tree
 

@@ -14,9 +14,9 @@ from jax import Array
 from natgrad import tree
 from natgrad.custom import densely_rooted, hessian_at_outputs
 from natgrad.examples import OverExamples
-from natgrad.here import Here, Use
 from natgrad.likelihood import AtOutputs, Bernoulli, Likelihood, Product, side_by_side
-from natgrad.operator import DiagonalTerm, JacobianTerm, Operator, ProductTerm, Term, example_keys
+from natgrad.metric.here import Here, Use
+from natgrad.metric.operator import DiagonalTerm, JacobianTerm, Operator, ProductTerm, Term, example_keys
 from natgrad.part import Part, require
 from natgrad.problem import Linearization, Model, Problem, check_model
 from natgrad.tree import Tree
