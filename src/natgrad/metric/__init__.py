@@ -12,6 +12,5 @@ from natgrad.metric.metrics import (
     Metric,
     MonteCarloFisher,
     StructuralDamping,
-    Sum,
     metric_product,
 )

@@ -122,12 +122,12 @@ class Contest:
         return dict(zip(methods, map(float, rankdata(errors)), strict=True))
 
 
-def void(logs: Iterable[RunLog], error: float | None = None, measure: Measure | None = None) -> str:
-    """Return why trainings are no evidence, up to an error if one is given; an empty text if they may be.
+def void(logs: Iterable[RunLog], error: float, measure: Measure) -> str:
+    """Return why trainings are no evidence up to an error; an empty text if they may be.
 
     What was given up or met NaN before has failed, and that is evidence.
     """
-    counted = [log if error is None or measure is None else until(log, error, measure) for log in logs]
+    counted = [until(log, error, measure) for log in logs]
     return health.cause(log for log in counted if log.status is not Status.GAVE_UP and not diverged(log))
 
 
