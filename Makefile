@@ -17,7 +17,7 @@ $(READY): pyproject.toml paper/pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]' -e ./paper
 	@touch $@
 
-curves: $(READY)  ## figure 3 of the paper, small: about five minutes, figure and table in runs/curves
+curves: $(READY)  ## figure 3 of the paper, small: five to seven minutes, figure and table in runs/curves
 	$(BIN)/natgrad run curves --seeds 3 --out runs/curves --overwrite
 
 # Nearly all of the tests' time is compilation. XLA's older code generator halves it (`make test-long` uses the usual one),
