@@ -75,15 +75,47 @@ class FirstOrder:
         return params, state, Info(value, accepted, outcome)
 
 
-def nesterov(problem: Problem, rate: float, momentum: float) -> FirstOrder:
-    """Return Nesterov momentum on the schedule of Sutskever et al. (2013): 1/2, 3/4, 5/6, … up to `momentum`."""
+class Averaging(NamedTuple):
+    """What a transformation carries that also averages the parameters."""
+
+    inner: Any
+    average: Tree
+    steps: Array
+
+
+def averaged(rule: Any, decay: float) -> Any:
+    """Return a transformation that also averages the parameters over its last steps, as `ng.Averaged` does."""
+    inner = optax.with_extra_args_support(rule)
+
+    def init(params: Tree) -> Averaging:
+        return Averaging(inner.init(params), params, jnp.zeros((), jnp.int32))
+
+    def update(updates: Tree, state: Averaging, params: Tree, **extras: Any) -> tuple[Tree, Averaging]:
+        updates, after = inner.update(updates, state.inner, params, **extras)
+        steps = state.steps + 1
+        share = jnp.maximum(1 - decay, 10 / (steps.astype(jnp.float32) + 9))
+        moved = optax.apply_updates(params, updates)
+        average = jax.tree.map(
+            lambda old, new: old + share.astype(old.dtype) * (new - old), state.average, moved
+        )
+        return updates, Averaging(after, average, steps)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def momentum(rate: Any, highest: float) -> Any:
+    """Return Nesterov momentum on the schedule of Sutskever et al. (2013): 1/2, 3/4, 5/6, … up to `highest`."""
 
     def schedule(step: Array) -> Array:
-        return jnp.minimum(1 - 0.5 / (step // EPOCH + 1).astype(jnp.float32), momentum)
+        return jnp.minimum(1 - 0.5 / (step // EPOCH + 1).astype(jnp.float32), highest)
 
     descent = optax.inject_hyperparams(optax.sgd, static_args=("nesterov",))
-    rule = descent(learning_rate=rate, momentum=schedule, nesterov=True)
-    return FirstOrder(problem.model, problem.likelihood, rule)
+    return descent(learning_rate=rate, momentum=schedule, nesterov=True)
+
+
+def nesterov(problem: Problem, rate: float, highest: float) -> FirstOrder:
+    """Return Nesterov momentum."""
+    return FirstOrder(problem.model, problem.likelihood, momentum(rate, highest))
 
 
 def adam(problem: Problem, rate: float) -> FirstOrder:

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import pairwise
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,9 @@ from training.tiny import Notes
 import natgrad as ng
 from figures.runs import conduct, invoke, method, run, settings
 from natgrad_paper import figures
+from natgrad_paper.errors import FieldError, UserError
 from natgrad_paper.figures.race import claims
-from natgrad_paper.figures.race.claims import CLAIMS, Sooner
+from natgrad_paper.figures.race.claims import CLAIMS, LowestTest, Sooner
 from natgrad_paper.figures.race.problems import prepare
 from natgrad_paper.report.claims import Verdict, judge
 from natgrad_paper.report.load import Runs
@@ -90,15 +93,73 @@ def test_contestants_take_turns(tmp_path):
         assert "test_error" in found.evaluations[-1]
 
 
-def test_kfac_is_offered_only_where_it_is_installed(monkeypatch):
+@pytest.mark.parametrize(
+    ("package", "name"), [("kfac_jax", "kfac"), ("soap_jax", "soap"), ("precondition", "shampoo")]
+)
+def test_packages_that_need_not_be_there_compete_only_where_they_are_installed(package, name):
     names = [each.name for each in figures.load("race").methods]
-    try:
-        import kfac_jax  # noqa: F401
-    except ImportError:
-        assert "kfac" not in names
-    else:
-        assert "kfac" in names
-    assert settings("race").kfac.batch == 50  # Its constants can be set all the same.
+    assert (name in names) == (find_spec(package) is not None)
+    assert getattr(settings("race"), name).batch in (20, 50)  # Its constants can be set all the same.
+
+
+def test_first_order_methods_are_offered_what_kncg_has(tmp_path):
+    """Batches that grow, a schedule of the rate, and an average that is judged."""
+    muon, chosen = method("race", "muon"), settings("race", "muon.rate=0.5")
+    own = chosen.muon
+    assert [muon.batches(muon.own(chosen)).gradient.size(step) for step in (0, 3, 4, 11)] == [10, 10, 20, 20]
+    assert [float(own.schedule(step)) for step in (0, 1, 12)] == [0.0, 0.5, pytest.approx(0.0, abs=1e-8)]
+    assert settings("race").adam.schedule == 0.001
+    assert conduct(run("race", tmp_path, methods=["muon"])) == []
+    found = log.read(tmp_path / "logs" / "muon.0.jsonl")
+    assert found.evaluations[-1]["error"] < found.evaluations[0]["error"]
+    with pytest.raises(FieldError, match="first: expected at most batch = 20, found 30"):
+        settings("race", "muon.first=30")
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = spec_from_file_location("tune_race", Path(__file__).parents[3] / "tools" / "tune_race.py")
+    found = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_every_contestant_has_ten_tries(tool):
+    for name in ("kncg", "kfac", "nesterov", "adam", "muon", "soap", "shampoo"):
+        assert 1 + sum(map(len, tool.QUESTIONS.get(name, tool.FIRST_ORDER))) == 10
+
+
+def test_tries_keep_the_best_and_go_on_from_it(tool):
+    """The error is least at a rate of 0.024, a batch of 25, and an average; a cosine and growing batches are worse."""
+    tried = []
+
+    def attempt(trial):
+        own = trial.adam
+        tried.append(own)
+        error = abs(np.log(own.rate / 0.024)) + abs(np.log(own.batch / 25))
+        return error + (own.steps is not None) + (own.first is not None) - own.average, 600
+
+    given = settings("race", "adam.rate=0.008", "adam.batch=50")
+    best = tool.tuned(method("race", "adam"), given, attempt)
+    assert len(tried) == 10
+    assert (best.rate, best.batch, best.steps, best.first, best.average) == (0.024, 25, None, None, 0.999)
+    assert (tried[5].steps, tried[5].rate, tried[6].rate) == (600, 0.024, 0.072)
+    assert (tried[7].first, tried[7].double) == (6, 150)
+    lost = tool.tuned(method("race", "adam"), given, lambda trial: (np.inf, 1))
+    assert lost == given.adam
+
+
+def test_the_tool_writes_down_every_try(tool, tmp_path, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tool.cache, "enable", lambda: None)
+        patch.setattr(tool, "FIRST_ORDER", tool.FIRST_ORDER[3:4])
+        tool.main(["--out", str(tmp_path), "--preset", "smoke", "--methods", "adam"])
+    rows = (tmp_path / "smoke.csv").read_text().splitlines()
+    assert [row.partition(",")[0] for row in rows] == ["adam", "adam"]
+    assert "first=5" in rows[1]
+    assert capsys.readouterr().out.splitlines()[-1].startswith("adam = { batch = 20")
+    with pytest.raises(UserError, match="expected 100 or more, found 3"):
+        tool.main(["--out", str(tmp_path), "--seed", "3"])
 
 
 def test_the_command_races_and_tunes(tmp_path):
@@ -207,7 +268,22 @@ def test_ailing_and_absent_runs_decide_nothing():
     assert verdicts(Sooner("kncg", "adam"), ailing) == [Verdict.VOID]
     found = {each.claim.key: each.verdict for each in judge(CLAIMS, race(FAST, SLOW))}
     assert found["b"] is Verdict.HOLDS
-    assert {found[key] for key in "acdef"} == {Verdict.ABSENT}
+    assert {found[key] for key in "acdefghij"} == {Verdict.ABSENT}
+
+
+def test_the_lowest_test_errors_are_compared_wherever_they_were():
+    """KNCG's is its second; at the end it is far above the rival's."""
+    runs = race(SLOW, SLOW)
+    for each in runs.logs:
+        tests = [9.0, 0.5, 8.0, 8.0, 8.0] if each.method == "kncg" else [9.0, 3.0, 2.0, 1.0, 1.0]
+        for record, error in zip(each.evaluations, tests, strict=True):
+            record["test_error"] = error
+    (finding,) = LowestTest("kncg", "adam")(runs)
+    assert finding.verdict is Verdict.HOLDS
+    assert finding.words.startswith("lowest test error, KNCG / ADAM: 0.5")
+    assert verdicts(LowestTest("adam", "kncg"), runs) == [Verdict.FAILS]
+    assert verdicts(LowestTest("kncg", "muon"), runs) == [Verdict.ABSENT]
+    assert verdicts(LowestTest("kncg", "adam"), race(FAST, SLOW)) == [Verdict.OPEN]  # Without test errors.
 
 
 def test_logs_state_the_levels(tmp_path):

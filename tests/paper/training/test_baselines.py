@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import natgrad as ng
@@ -93,6 +94,28 @@ def test_adam_is_kingma_and_bas():
         params = params - rate * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
         expected.append(params)
     np.testing.assert_allclose(path(baselines.adam(problem(), rate), steps), expected, atol=1e-5)
+
+
+def test_an_average_over_the_last_steps_is_judged_and_changes_no_step():
+    """θ̄ ← θ̄ + max(1 − γ, 10 / (t + 9)) (θ − θ̄), as `ng.Averaged` has it."""
+    steps, rate, decay = 60, 0.03, 0.8
+    rule = baselines.averaged(optax.sgd(rate), decay)
+    optimizer = baselines.FirstOrder(
+        lambda params, inputs: inputs @ params,
+        ng.Gaussian(),
+        rule,
+        evaluated=lambda state, params: state.average,
+    )
+    params, average = START, START
+    found, state = single(START), optimizer.init(single(START))
+    for step in range(1, steps + 1):
+        params = params - rate * gradient(params, *batch(step - 1))
+        average = average + max(1 - decay, 10 / (step + 9)) * (params - average)
+        found, state, _ = optimizer.step(found, state, tuple(map(single, batch(step - 1))))
+        np.testing.assert_allclose(found, params, atol=1e-5)
+        np.testing.assert_allclose(optimizer.kept(found, state), average, atol=1e-5)
+    assert 1 - decay > 10 / (steps + 9)  # Both arms of the share were met.
+    assert np.abs(average - params).max() > 1e-3
 
 
 def two_loops(g, pairs):

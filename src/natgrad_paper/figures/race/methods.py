@@ -1,20 +1,112 @@
-"""The contestants of the race: those of Curves, Hessian-Free on minibatches, and kfac-jax where it is installed."""
+"""The contestants of the race: KNCG, first-order methods and Shampoo's kin, Hessian-Free, L-BFGS and kfac-jax.
 
+Methods from optional packages are included if the package is installed. Growing batches, a schedule and an average are
+offered to every first-order method, as KNCG has its own.
+"""
+
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
+from pydantic import model_validator
 
 import natgrad as ng
+from natgrad_paper.figures.arena import methods as arena
+from natgrad_paper.figures.arena.measured import Tuned
 from natgrad_paper.figures.curves import methods as curves
-from natgrad_paper.training.batches import Batches, Minibatch
+from natgrad_paper.training.baselines import FirstOrder, averaged, momentum
+from natgrad_paper.training.batches import Batches, Growing, Minibatch
 from natgrad_paper.training.problem import Method, Problem
-from natgrad_paper.training.settings import Count, Positive, Section, Size
+from natgrad_paper.training.settings import Count, Decay, Positive, Section, Size, unfit
 
 WARM = 12
 """After this many steps, kfac-jax has compiled everything that it does only at some steps."""
+
+
+class Raced(Section):
+    """A first-order method with everything that can be tuned."""
+
+    batch: Count = 200
+    """Cases in a late step."""
+    first: Count | None = None
+    """Cases in an early step: they double every `double` steps. Without it, all steps have `batch` cases."""
+    double: Count = 1000
+    """Steps until batches have doubled."""
+    rate: Positive = 0.003
+    """The learning rate; its highest value if there is a schedule."""
+    steps: Count | None = None
+    """Steps of the schedule: the rate rises over the first of them, and falls to zero as a cosine. None: constant."""
+    average: Decay = 0.0
+    """The decay of the average that is judged; 0 for none."""
+    steps_per_call: Size = 20
+    """Most steps in one call of the compiled loop."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Raced":
+        if self.first is not None and self.first > self.batch:
+            unfit("first", f"at most batch = {self.batch}", self.first)
+        return self
+
+    @property
+    def batches(self) -> Batches:
+        """The batches of the steps."""
+        if self.first is None:
+            return Batches(Minibatch(self.batch))
+        return Batches(Growing(self.first, self.batch, self.double))
+
+    @property
+    def schedule(self) -> Any:
+        """The rate, or its schedule."""
+        return arena.schedule(Tuned(rate=self.rate, steps=self.steps))
+
+
+class RacedNesterov(Raced):
+    """Nesterov momentum."""
+
+    batch: Count = 100
+    """Cases in a late step."""
+    rate: Positive = 0.008
+    """The learning rate; its highest value if there is a schedule."""
+    momentum: Decay = 0.999
+    """Where the schedule of momentum ends."""
+
+
+class RacedMuon(Raced):
+    """Muon on matrices, Adam on the rest."""
+
+    rate: Positive = 0.02
+    """The learning rate; its highest value if there is a schedule."""
+
+
+class RacedShampoo(Raced):
+    """Distributed Shampoo, with roots every 20 steps."""
+
+    rate: Positive = 0.01
+    """The learning rate; its highest value if there is a schedule."""
+
+
+def rival(
+    name: str, label: str, color: str, rule: Callable[[Any], Any], settings: type[Raced], about: str
+) -> Method:
+    """Return a first-order method; `rule` makes the transformation from its section."""
+
+    def build(problem: Problem, own: Any) -> FirstOrder:
+        mine: Raced = getattr(own, name)
+        if not mine.average:
+            return FirstOrder(problem.model, problem.likelihood, rule(mine))
+        judged = averaged(rule(mine), mine.average)
+        return FirstOrder(
+            problem.model, problem.likelihood, judged, evaluated=lambda state, params: state.average
+        )
+
+    return Method(
+        name, label, color, build, lambda own: getattr(own, name).batches, settings,
+        steps_per_call=lambda own: getattr(own, name).steps_per_call, about=about,
+    )  # fmt: skip
 
 
 class MinibatchHessianFree(Section):
@@ -107,18 +199,35 @@ KFAC = Method(
     "kfac", "kfac-jax", "#882255", KfacOptimizer, lambda own: Batches(Minibatch(own.kfac.batch)), Kfac,
     about="minibatches, adaptive rate, momentum and damping", on_host=True, resumes=False,
 )  # fmt: skip
+SOAP = rival(
+    "soap",
+    "SOAP",
+    "#56B4E9",
+    lambda own: arena.soap(own.schedule),
+    Raced,
+    "Adam in the eigenbases of Shampoo",
+)
+SHAMPOO = rival(
+    "shampoo", "Shampoo", "#CC79A7", lambda own: arena.shampoo(own.schedule), RacedShampoo,
+    "grafted on RMSProp, roots every 20 steps",
+)  # fmt: skip
+OPTIONAL = {"soap_jax": SOAP, "precondition": SHAMPOO, "kfac_jax": KFAC}
+"""Contestants from packages that need not be installed."""
 METHODS = (
     curves.KNCG,
     Method(
         "kncg-last", "KNCG, not averaged", "#E69F00", lambda problem, own: curves.kncg(problem, own).optimizer,
         curves.growing, curves.Kncg, "kncg", about="the control: KNCG judged by its last parameters",
     ),
-    curves.NESTEROV,
-    curves.ADAM,
+    rival("nesterov", "Nesterov momentum", "#332288", lambda own: momentum(own.schedule, own.momentum), RacedNesterov,
+          "minibatches, tuned (optax)"),
+    rival("adam", "Adam", "#117733", lambda own: optax.adam(own.schedule), Raced, "minibatches, tuned (optax)"),
+    rival("muon", "Muon", "#DDCC77", lambda own: arena.muon(own.schedule), RacedMuon,
+          "on matrices, Adam on the rest (optax)"),
+    *(method for module, method in OPTIONAL.items() if find_spec(module)),
     Method(
         "hf", "Hessian-Free", "#8C510A", curves.hessian_free(preconditioner=ng.Identity()),
         lambda own: Batches(Minibatch(own.hf.batch)), MinibatchHessianFree, about="Hessian-Free on minibatches",
     ),
     curves.LBFGS,
-    *([KFAC] if find_spec("kfac_jax") else []),
 )  # fmt: skip
