@@ -246,6 +246,11 @@ def test_bounds_may_be_a_list():
         ({"reduction": "cubic"}, "quadratic"),
         ({"stretch": 1.0}, "stretch=1.0.*above 1"),
         ({"stretch": float("nan")}, "above 1"),
+        ({"least": 0.1, "shrink": 1.0}, "shrink=1.0.*between 0 and 1"),
+        ({"least": 0.1, "shrink": 0.0}, "between 0 and 1"),
+        ({"shrink": 0.5}, "beside stretch= and a least="),
+        ({"least": 1.5, "shrink": 0.5}, "at most 1"),
+        ({"least": 0.1, "shrink": 0.5, "stretch": None}, "beside stretch="),
     ],
 )
 def test_levenberg_marquardt_refuses_what_makes_no_rule(options, words):
@@ -425,6 +430,47 @@ def test_where_steps_do_the_next_batches_no_good_lambda_does_not_fall():
     # One bad batch among good ones says little, and one good one among bad ones no more.
     assert answers(rule, *[passed_on(0.0)] * 9, passed_on(2.0))[1] == ["lowered"] * 10
     assert answers(rule, *[passed_on(1.0)] * 9, passed_on(-2.0))[1] == ["kept undone"] * 10
+
+
+def test_while_steps_fit_their_own_batch_least_grows_and_lifts_lambda():
+    rule = ng.LevenbergMarquardt(1.0, least=0.01, shrink=0.6)
+    short = passed_on(0.0, stretch=0.5) | {"steepness": 100.0}
+    dampings, names, record = answers(rule, *[short] * 50)
+    assert names == ["raised shrunk"] * 50
+    # From 1, which is 0.01 · 100, by 1% per step.
+    np.testing.assert_allclose(dampings, 1.01 ** np.arange(1, 51))
+    np.testing.assert_allclose(record.least, 0.01 * 1.01**50)
+    # A λ far below the bound rises by 1 / lower_by per step, and no further than the bound.
+    assert answers(rule, short, start=0.1)[0] == [pytest.approx(0.15)]
+    assert answers(rule, short, start=0.9)[0] == [pytest.approx(1.01)]
+    # The multiple is 1 at most.
+    assert answers(rule, *[short] * 600)[2].least == 1
+
+
+def test_least_falls_back_where_steps_keep_their_length_on_the_next_batch():
+    rule = ng.LevenbergMarquardt(1.0, least=0.01, shrink=0.6)
+    short, long = (passed_on(0.0, stretch) | {"steepness": 1.0} for stretch in (0.5, 0.7))
+    _, _, record = answers(rule, *[short] * 50, *[long] * 30)
+    assert 0.01 < record.least < 0.01 * 1.01**50
+    assert answers(rule, *[short] * 50, *[long] * 200)[2].least == pytest.approx(0.01)
+    # The same batch again tells nothing, nor does a step whose length there is not known; and None looks at nothing.
+    silent = [short | {"fresh": False}, short | {"stretch": 0.0}]
+    assert answers(rule, *silent * 20)[2].least == pytest.approx(0.01)
+    assert answers(ng.LevenbergMarquardt(1.0, least=0.01), *[short] * 50)[2].least == pytest.approx(0.01)
+
+
+def test_a_broken_promise_weighs_more_than_steps_that_fit_their_own_batch():
+    rule = ng.LevenbergMarquardt(1.0, least=0.01, shrink=0.6)
+    short = passed_on(0.0, stretch=0.5) | {"steepness": 1e4}
+    assert answers(rule, short | {"rho": 0.0})[1] == ["raised"]
+    assert answers(rule, short | {"taken": False})[1] == ["raised refused"]
+
+
+def test_one_odd_batch_does_not_rule_the_averages():
+    odd = passed_on(-1e9, stretch=1e6)
+    _, names, record = answers(ng.LevenbergMarquardt(), *[passed_on(0.0)] * 9, odd)
+    assert names[-1] == "raised stretched"
+    np.testing.assert_allclose([record.slope, record.stretch], [-0.2, 0.9 * (1 - 0.9**9) + 0.2])
 
 
 def test_what_the_next_batch_cannot_tell_leaves_the_average_as_it_is():

@@ -36,6 +36,7 @@ NUMBERS = {
     "stretch": lambda a: rule(stretch=2 * a),
     "l2": lambda a: natural(l2=0.1 * a),
     "least": lambda a: rule(least=0.1 * a),
+    "shrink": lambda a: rule(least=0.1, shrink=0.5 * a),
     "weight_decay": lambda a: natural(weight_decay=0.1 * a),
     "reject": lambda a: natural(reject=-a),
     "max_norm": lambda a: natural(max_norm=a),

@@ -16,6 +16,9 @@ CALM = 32
 RECENT = 0.9
 """The weight that the average over the last steps keeps after one more step."""
 
+GROWTH = 1.01
+"""The factor by which the bound on λ, in units of ‖g‖ / ‖θ‖, grows or falls per step if `shrink` is given."""
+
 
 class Answer(Named):
     """What λ did after a step, and why. `info.answer` holds it; print it with `ng.Answer.name_of`."""
@@ -39,7 +42,9 @@ class Answer(Named):
     KEPT_UNDONE = 8
     """The step kept its promise, but recent steps have not lowered the loss of the batches that followed."""
     KEPT_LEAST = 9
-    """The step kept its promise, and λ is as small as the gradient allows: `least` times ‖g‖ / ‖θ‖."""
+    """The step kept its promise, and λ is as small as the gradient allows: `least` times ‖g‖ / ‖θ‖, or more."""
+    RAISED_SHRUNK = 10
+    """dᵀFd of recent steps was much smaller on the next batches than on their own: the steps fit their own batch."""
 
 
 class Evidence(NamedTuple):
@@ -83,6 +88,8 @@ class Record(NamedTuple):
     """A running average of the `slope` of steps on the batches after them."""
     stretch: Array
     """A running average of their `stretch`."""
+    least: Array
+    """λ does not stay below this multiple of ‖g‖ / ‖θ‖."""
 
 
 class Damping(Part):
@@ -167,6 +174,8 @@ class LevenbergMarquardt(Damping):
     * On minibatches ρ is too optimistic: it judges a step on the batch the step was made for. So a step d is measured
       again on the next batch. If dᵀFd is more than `stretch` times as large there, F was too uncertain for so small a
       λ, and λ rises.
+    * If dᵀFd of recent steps is on average less than `shrink` times as large on the next batch, steps fit their own
+      batch. Then `least` grows by 1% per step, to 1 at most, and lifts λ; otherwise it falls back by 1% per step.
     * λ does not fall while steps do not help the batches that follow. Taking d back would lower the next batch's loss
       by gᵀd − ½dᵀFd. λ stops falling while the average of that over the last steps is positive.
     * After rises on minibatches λ falls slowly. The slowest fall multiplies it by the eighth root of 1 / raise_by.
@@ -191,6 +200,9 @@ class LevenbergMarquardt(Damping):
     least: float = 0.0
     """λ does not fall below `least` · ‖g‖ / ‖θ‖. This bound has F's own units. It is large as long as batches
     disagree on the gradient, and it vanishes where the model can fit all examples."""
+    shrink: float | None = None
+    """The ratio of dᵀFd on the next batch to dᵀFd on the step's own batch, averaged over about ten steps, below which
+    `least` grows. None leaves `least` alone; `ng.kncg` uses 0.6."""
 
     needs_ratio = True
 
@@ -214,6 +226,13 @@ class LevenbergMarquardt(Damping):
             f"stretch={self.stretch}: give a number above 1, or None.",
         )
         require(lambda: self.least >= 0, f"least={self.least}: give a part of ‖g‖ / ‖θ‖, from 0.")
+        require(
+            lambda: (
+                self.shrink is None
+                or (self.stretch is not None and 0 < self.shrink < 1 and 0 < self.least <= 1)
+            ),
+            f"shrink={self.shrink}: give a number between 0 and 1, beside stretch= and a least= above 0, at most 1.",
+        )
 
     @property
     def needs_stretch(self) -> bool:  # type: ignore[override]
@@ -227,7 +246,8 @@ class LevenbergMarquardt(Damping):
     def record(self, dtype: Any) -> Record:
         """Return a record of no moves."""
         none = [jnp.zeros((), dtype) for _ in range(3)]
-        return Record(jnp.zeros((), jnp.int32), none[0], jnp.full((), CALM, jnp.int32), *none[1:])
+        least = jnp.asarray(self.least).astype(dtype)
+        return Record(jnp.zeros((), jnp.int32), none[0], jnp.full((), CALM, jnp.int32), *none[1:], least)
 
     @property
     def calibrates(self) -> bool:
@@ -248,8 +268,10 @@ class LevenbergMarquardt(Damping):
 
     def answer(self, damping: Array, record: Record, seen: Evidence) -> tuple[Array, Record, Array]:
         """Return λ moved by what was seen. A ρ that is not a number (a step of length 0) moves nothing."""
-        slope, stretch = _recent(record, seen)
-        why = self._why(damping, record, seen, slope > stretch / 2)
+        slope, stretch = self._recent(record, seen)
+        grown = self._grown(record.least, stretch, seen)
+        least = jnp.where(jnp.isfinite(seen.steepness), grown * seen.steepness, 0)
+        why = self._why(damping, record, seen, slope > stretch / 2, least)
         falls = (why == Answer.LOWERED) | (why == Answer.LOWERED_UNMEASURABLE)
         rises = (why == Answer.RAISED) | (why == Answer.RAISED_REFUSED) | (why == Answer.RAISED_STRETCHED)
 
@@ -266,21 +288,45 @@ class LevenbergMarquardt(Damping):
         fall = jnp.where(calm == CALM, free, jnp.maximum(free, wary))
         rise = self.raise_by ** jnp.where(own, row, 1).astype(damping.dtype)
         factor = jnp.where(falls, fall, jnp.where(rises, rise, 1)).astype(damping.dtype)
-        moved = jnp.clip(damping * factor, *self.bounds)
+        moved = jnp.where(
+            why == Answer.RAISED_SHRUNK, jnp.minimum(damping / self.lower_by, least), damping * factor
+        )
+        moved = jnp.clip(moved, *self.bounds).astype(damping.dtype)
         # λ may not be the cause of metric numbers that are not finite, so such steps raise it only so far.
         known = jnp.where(record.sure > 0, record.sure, self._first())
         limit = jnp.maximum(jnp.maximum(3 * known, 1e-6 * self._first()), damping)
         moved = jnp.where(seen.suspect, jnp.minimum(moved, limit), moved)
         sure = jnp.where(seen.taken, damping, record.sure)
-        return moved, Record(row, sure, calm, slope, stretch), why
+        return moved, Record(row, sure, calm, slope, stretch, grown), why
 
-    def _why(self, damping: Array, record: Record, seen: Evidence, undone: Array) -> Array:
+    def _recent(self, record: Record, seen: Evidence) -> tuple[Array, Array]:
+        """Return the slope and the stretch of steps on the batches after them, averaged over about ten steps."""
+        known = seen.fresh & (seen.stretch > 0) & jnp.isfinite(seen.stretch) & jnp.isfinite(seen.slope)
+        # What is beyond raises λ by itself. One odd batch must not rule the averages for long.
+        most = 2.0 if self.stretch is None else self.stretch
+
+        def averaged(old: Array, new: Array) -> Array:
+            return jnp.where(known, RECENT * old + (1 - RECENT) * new, old).astype(old.dtype)
+
+        slope, stretch = jnp.clip(seen.slope, -most, most), jnp.minimum(seen.stretch, most)
+        return averaged(record.slope, slope), averaged(record.stretch, stretch)
+
+    def _grown(self, least: Array, stretch: Array, seen: Evidence) -> Array:
+        """Return the multiple of ‖g‖ / ‖θ‖ below which λ does not stay."""
+        if self.shrink is None:
+            return least
+        factor = jnp.where(stretch < self.shrink, GROWTH, 1 / GROWTH)
+        moved = jnp.where(seen.fresh & (stretch > 0), jnp.clip(least * factor, self.least, 1), least)
+        return moved.astype(least.dtype)
+
+    def _why(self, damping: Array, record: Record, seen: Evidence, undone: Array, least: Array) -> Array:
         """Return the `Answer`: the last cause that applies."""
         why = jnp.asarray(Answer.KEPT, jnp.int32)
         why = jnp.where(seen.rho > self.high, Answer.LOWERED, why)
         why = jnp.where((why == Answer.LOWERED) & seen.fresh & undone, Answer.KEPT_UNDONE, why)
-        least = jnp.where(jnp.isfinite(seen.steepness), self.least * seen.steepness, 0)
         why = jnp.where((why == Answer.LOWERED) & (damping <= least), Answer.KEPT_LEAST, why)
+        if self.shrink is not None:
+            why = jnp.where(seen.fresh & (damping < least), Answer.RAISED_SHRUNK, why)
         if self.stretch is not None:
             # The stretch belongs to the last step's λ: a λ that has risen since is not raised again.
             stretched = seen.fresh & (seen.stretch > self.stretch) & (damping <= record.sure)
@@ -292,16 +338,6 @@ class LevenbergMarquardt(Damping):
         negligible = seen.share < 10 * jnp.finfo(seen.share.dtype).eps
         why = jnp.where(lowers & negligible, Answer.KEPT_NEGLIGIBLE, why)
         return jnp.where(seen.blameless, Answer.KEPT_REFUSED, why).astype(jnp.int32)
-
-
-def _recent(record: Record, seen: Evidence) -> tuple[Array, Array]:
-    """Return the slope and the stretch of steps on the batches after them, averaged over about ten steps."""
-    known = seen.fresh & (seen.stretch > 0) & jnp.isfinite(seen.stretch) & jnp.isfinite(seen.slope)
-
-    def averaged(old: Array, new: Array) -> Array:
-        return jnp.where(known, RECENT * old + (1 - RECENT) * new, old).astype(old.dtype)
-
-    return averaged(record.slope, seen.slope), averaged(record.stretch, seen.stretch)
 
 
 def ratio(actual: Array, predicted: Array, resolution: Array | float = 0.0) -> Array:

@@ -55,6 +55,8 @@ from natgrad.tree import Tree
 
 LEAST = 5e-3
 """KNCG's λ stops falling at this multiple of ‖g‖ / ‖θ‖; measurements chose it (docs/design/kncg.md)."""
+SHRINK = 0.6
+"""That multiple grows while steps fit their own batch, by this measure; the same measurements chose it."""
 UNEVEN = 200.0
 """KNCG damps inputs in units of their own if they differ by this factor; the same measurements chose it."""
 Rate = float | Callable[[Any], Any]
@@ -187,8 +189,9 @@ def kncg(
         preconditioner: Default `Kronecker(uneven=200)`, which damps inputs of very different scales in units of their
             own.
         metric: Default `Fisher()`.
-        damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% to 6% per step to 0.005 ‖g‖ / ‖θ‖.
-            `LevenbergMarquardt("calibrate", lower_by=0.98, least=0.005)` looks for its own first λ.
+        damping: Default: Levenberg–Marquardt from λ = 0.003, falling by 2% to 6% per step to 0.005 ‖g‖ / ‖θ‖. This
+            bound grows while steps fit their own batch.
+            `LevenbergMarquardt("calibrate", lower_by=0.98, least=0.005, shrink=0.6)` looks for its own first λ.
         floor: The smallest λ, which replaces that rule. Not beside `damping`.
         probe: The most examples of a batch that the metric, the factors and ρ use, different ones at every step. None
             uses them all.
@@ -207,10 +210,10 @@ def kncg(
     if damping is not None and floor is not None:
         raise ValueError("Give damping= or floor=, not both: a damping has bounds of its own.")
     if damping is None:
-        least = LEAST if floor is None else 0.0
+        least, shrink = (LEAST, SHRINK) if floor is None else (0.0, None)
         floor = 1e-12 if floor is None else floor
         first = max(3e-3, floor) if isinstance(floor, (int, float)) else jnp.maximum(3e-3, floor)
-        damping = LevenbergMarquardt(first, bounds=(floor, 1e12), lower_by=0.98, least=least)
+        damping = LevenbergMarquardt(first, bounds=(floor, 1e12), lower_by=0.98, least=least, shrink=shrink)
     rows = WithLastStep(
         Preconditioned(Kronecker(uneven=UNEVEN) if preconditioner is None else preconditioner)
     )
