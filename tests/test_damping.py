@@ -147,6 +147,38 @@ def test_after_rises_on_fresh_batches_lambda_falls_warily_and_then_ever_faster()
     assert record.calm == 32
 
 
+def test_several_rises_in_a_row_are_taken_back_as_quickly_all_but_the_first():
+    broken, good = FRESH | {"rho": 0.0}, FRESH | {"rho": 0.8}
+    rule = ng.LevenbergMarquardt(1.0, lower_by=0.98)
+    dampings, _, record = answers(rule, *[broken] * 4, *[good] * 9)
+    np.testing.assert_allclose(np.log(dampings[3:11]) / np.log(1.5), np.arange(9, 1, -1))
+    assert dampings[11] > 0.94 * dampings[10]
+    assert dampings[12] > 0.94 * dampings[11]
+    assert record.home == 1.5
+    # Further rises are taken back to where the first of them left λ.
+    dampings, _, record = answers(rule, *[broken] * 4, *[good] * 7, *[broken] * 4, *[good] * 7)
+    np.testing.assert_allclose([dampings[-1], record.home], [1.5**4, 1.5**3])
+    # A refusal that λ has no part in does not begin anew.
+    assert answers(rule, broken, broken, BLAMELESS, broken)[2].home == 1.5
+    # It is no floor: λ falls on, and it falls from there.
+    *_, record = answers(rule, *[broken] * 4, *[good] * 60)
+    assert record.home < 1
+
+
+def test_rises_that_the_next_batch_asks_for_are_not_taken_back():
+    rule = ng.LevenbergMarquardt(1.0, lower_by=0.98)
+    good = FRESH | {"rho": 0.8}
+    dampings, names, _ = answers(rule, *[STRETCHED | {"rho": 0.5}] * 8, good, sure=True)
+    assert names == ["raised stretched", "kept"] * 4 + ["lowered"]
+    assert dampings[8] > 0.94 * dampings[7]
+    lifted = ng.LevenbergMarquardt(1.0, lower_by=0.98, least=0.01, shrink=0.6)
+    short = passed_on(0.0, stretch=0.5) | {"steepness": 1e4}
+    dampings, names, record = answers(lifted, *[short] * 100, passed_on(0.0))
+    assert names == ["raised shrunk"] * 100 + ["lowered"]
+    assert record.home > 2
+    assert dampings[-1] > 0.94 * dampings[-2]
+
+
 def test_the_same_batch_again_and_again_gives_the_calm_back():
     broken, same = FRESH | {"rho": 0.0}, TAKEN | {"rho": 1.0}
     rule = ng.LevenbergMarquardt(1.0)

@@ -164,6 +164,16 @@ def test_two_rows_take_one_rotation_and_three_take_a_few_sweeps():
     assert rotations == [0, 1, 3 * orthogonal.SWEEPS]
 
 
+@pytest.mark.parametrize("entries", [(1.0, 0.3, 2.0), (2.0, 0.3, 1.0), (1.0, -0.3, 2.0), (1.0, 0.5, 1.0)])
+def test_a_rotation_is_by_an_eighth_of_a_turn_at_most(entries):
+    """Of the two angles that make the entry 0 it is the smaller one: eigenvalues keep their order, and sweeps end."""
+    a, b, c = entries
+    matrix = jnp.asarray([[a, b], [b, c]])
+    turn = np.asarray(orthogonal._rotation(matrix, 0, 1))
+    np.testing.assert_allclose((turn.T @ matrix @ turn)[0, 1], 0, atol=1e-15)
+    assert abs(turn[0, 1]) <= turn[0, 0] + 1e-15
+
+
 def test_a_nan_is_not_hidden():
     values, _ = eigenvectors(jnp.asarray([[1.0, jnp.nan], [jnp.nan, 1.0]]))
     assert not np.isfinite(values).any()

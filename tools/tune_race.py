@@ -5,8 +5,9 @@
 
 It needs an otherwise idle machine. A contestant starts with the preset's constants and has at most ten tries of the
 race's own length: it keeps the constants with the lowest training error, and goes on to the next question. For a
-first-order method the questions are: the rate, the batch, a cosine, batches that grow, an average. Tries that had other
-results are in the CSV file; the tables for the preset are printed at the end.
+first-order method the questions are: the rate, the batch, batches that grow, a cosine, an average. A try that ends in
+NaN or is given up is no candidate. All tries are in the CSV file; the table for the preset is printed after each
+contestant.
 """
 
 import argparse
@@ -31,6 +32,9 @@ Change = Callable[[Any, int], dict[str, Any]]
 """From a section of constants, and the steps that a training took with them, to the fields to change."""
 STEP = 3.0
 """Between two rates."""
+CONTESTANTS = ("kncg", "nesterov", "adam", "muon", "soap", "shampoo", "kfac")
+"""Those of the protocol. Whoever leaves one out, because it is not installed, has to say so."""
+FIELDS = ("method", "seed", "training_error", "iterations", "constants")
 
 
 def times(field: str, factor: float) -> Change:
@@ -40,6 +44,17 @@ def times(field: str, factor: float) -> Change:
         value = getattr(own, field)
         new = value * factor
         return {field: max(1, round(new)) if isinstance(value, int) else float(f"{new:.3g}")}
+
+    return change
+
+
+def batch(factor: float) -> Change:
+    """Return the change of the batch; the first of growing batches is no larger."""
+
+    def change(own: Any, steps: int) -> dict[str, Any]:
+        found = times("batch", factor)(own, steps)
+        first = getattr(own, "first", None)
+        return found if first is None else {**found, "first": min(first, found["batch"])}
 
     return change
 
@@ -55,20 +70,20 @@ def growing(own: Any, steps: int) -> dict[str, Any]:
 
 
 def cosine(factor: float) -> Change:
-    """Return a schedule over as many steps as the constant rate took, from a multiple of that rate."""
+    """Return a schedule over as many steps as the best constant rate took, from a multiple of that rate."""
     return lambda own, steps: {"steps": steps, **times("rate", factor)(own, steps)}
 
 
 FIRST_ORDER = (
     (times("rate", 1 / STEP), times("rate", STEP)),
-    (times("batch", 0.5), times("batch", 2.0)),
-    (cosine(1.0), cosine(STEP)),
+    (batch(0.5), batch(2.0)),
     (growing,),
+    (cosine(1.0), cosine(STEP)),
     (to("average", 0.99), to("average", 0.999)),
 )
 QUESTIONS: dict[str, Sequence[Sequence[Change]]] = {
     "kncg": (
-        (times("batch", 0.5), times("batch", 2.0)),
+        (batch(0.5), batch(2.0)),
         (times("first", 0.5), times("first", 0.25), lambda own, steps: {"first": own.batch}),
         (times("probe", 0.5), times("probe", 2.0)),
         (to("average", 0.9), to("average", 0.999)),
@@ -76,7 +91,7 @@ QUESTIONS: dict[str, Sequence[Sequence[Change]]] = {
     "kfac": (
         (times("damping", 0.1), times("damping", 10.0)),
         (times("floor", 0.1), times("floor", 10.0), times("floor", 0.01)),
-        (times("batch", 0.5), times("batch", 2.0)),
+        (batch(0.5), batch(2.0)),
         (times("damping", STEP), times("damping", 1 / STEP)),
     ),
 }
@@ -84,7 +99,10 @@ QUESTIONS: dict[str, Sequence[Sequence[Change]]] = {
 
 
 def tuned(method: Any, given: Any, attempt: Callable[[Any], tuple[float, int]]) -> Any:
-    """Return the best constants of a method: `attempt` has the error with some settings, and the steps it took."""
+    """Return the best constants of a method, None if none survive.
+
+    `attempt` has the error with some settings, and the steps it took.
+    """
     section = method.section or method.name
     best = getattr(given, section)
     least, steps = attempt(given)
@@ -96,19 +114,18 @@ def tuned(method: Any, given: Any, attempt: Callable[[Any], tuple[float, int]]) 
             error, taken = attempt(given.model_copy(update={section: own}))
             if error < least:
                 best, least, steps = own, error, taken
-    return best
+    return best if np.isfinite(least) else None
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Tune what the options name."""
     experiment = figures.load("race")
-    raced = [method.name for method in experiment.methods if method.name not in ("kncg-last", "hf", "lbfgs")]
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--out", type=Path, required=True, help="a folder for the trials")
     options.add_argument("--preset", default="small", help="the problem: small, characters or addition")
-    options.add_argument("--methods", default=",".join(raced))
+    options.add_argument("--methods", default=",".join(CONTESTANTS), help="default: the protocol's")
     options.add_argument("--set", action="append", default=[], help="a change of the preset, field=value")
     options.add_argument("--seed", type=int, default=CHOOSING, help=f"{CHOOSING} or more")
     given = options.parse_args(words)
@@ -120,9 +137,12 @@ def main(words: Sequence[str] | None = None) -> None:
     placed = Placed(experiment.prepare(chosen, None))
     cache.enable()
     given.out.mkdir(parents=True, exist_ok=True)
-    tables = []
-    with (given.out / f"{given.preset}.csv").open("a", encoding="utf-8", newline="", buffering=1) as stream:
+    path = given.out / f"{given.preset}.csv"
+    begun = path.exists()
+    with path.open("a", encoding="utf-8", newline="", buffering=1) as stream:
         record = csv.writer(stream)
+        if not begun:
+            record.writerow(FIELDS)
         for method in methods:
             section = method.section or method.name
 
@@ -130,15 +150,17 @@ def main(words: Sequence[str] | None = None) -> None:
                 errors, iterations = pilot(placed, method, trial, given.seed)
                 error = errors.get("error", np.nan)
                 constants = getattr(trial, section).model_dump(exclude_none=True)
-                record.writerow(
-                    [method.name, given.seed, error, iterations, *map("=".join, _shown(constants))]
-                )
+                shown = " ".join(map("=".join, _shown(constants)))
+                record.writerow([method.name, given.seed, error, iterations, shown])
                 say(f"{method.label}: {error:.4g} after {iterations} steps with {constants}")
                 return (error if np.isfinite(error) else np.inf), iterations
 
-            best = tuned(method, chosen, attempt).model_dump(exclude_none=True)
-            tables.append(f"{section} = {{ {', '.join(map(' = '.join, _shown(best)))} }}")
-    print("\n".join(tables))
+            best = tuned(method, chosen, attempt)
+            if best is None:
+                print(f"{method.label}: no constants that survive: it does not race", flush=True)
+                continue
+            shown = ", ".join(map(" = ".join, _shown(best.model_dump(exclude_none=True))))
+            print(f"{section} = {{ {shown} }}", flush=True)
 
 
 def _shown(constants: dict[str, Any]) -> list[tuple[str, str]]:

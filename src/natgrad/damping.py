@@ -88,6 +88,9 @@ class Record(NamedTuple):
     """A running average of the `slope` of steps on the batches after them."""
     stretch: Array
     """A running average of their `stretch`."""
+    home: Array
+    """The λ that the first of several rises in a row left, or a smaller one since; 0 before the first step. From
+    above, λ falls back to it as quickly as it rose."""
     least: Array
     """λ does not stay below this multiple of ‖g‖ / ‖θ‖."""
 
@@ -178,8 +181,10 @@ class LevenbergMarquardt(Damping):
       batch. Then `least` grows by 1% per step, to 1 at most, and lifts λ; otherwise it falls back by 1% per step.
     * λ does not fall while steps do not help the batches that follow. Taking d back would lower the next batch's loss
       by gᵀd − ½dᵀFd. λ stops falling while the average of that over the last steps is positive.
-    * After rises on minibatches λ falls slowly. The slowest fall multiplies it by the eighth root of 1 / raise_by.
-      After every eight falls log λ falls twice as fast. One failure in about seven steps keeps λ where it is
+    * Several rises in a row go far beyond what one place asks for. As soon as steps keep their promise, λ falls by
+      1 / raise_by per step, until it is near what the first of these rises left.
+    * After rises on minibatches λ otherwise falls slowly. The slowest fall multiplies it by the eighth root of 1 /
+      raise_by. After every eight falls log λ falls twice as fast. One failure in about seven steps keeps λ where it is
       (Rechenberg's rule has one success in five).
 
     `reduction` says which promise ρ divides by. "quadratic" (Martens 2010): gᵀd + ½dᵀ(F + l2·I)d. "linear" (the
@@ -245,7 +250,7 @@ class LevenbergMarquardt(Damping):
 
     def record(self, dtype: Any) -> Record:
         """Return a record of no moves."""
-        none = [jnp.zeros((), dtype) for _ in range(3)]
+        none = [jnp.zeros((), dtype) for _ in range(4)]
         least = jnp.asarray(self.least).astype(dtype)
         return Record(jnp.zeros((), jnp.int32), none[0], jnp.full((), CALM, jnp.int32), *none[1:], least)
 
@@ -286,6 +291,8 @@ class LevenbergMarquardt(Damping):
         free = jnp.where(seen.rho > 0.9, self.lower_by**3, self.lower_by)
         wary = self.raise_by ** (-(2 ** (calm.astype(damping.dtype) / 8)) / 8)
         fall = jnp.where(calm == CALM, free, jnp.maximum(free, wary))
+        home = self._home(damping, record, why)
+        fall = jnp.where(damping > self.raise_by * home, jnp.minimum(fall, 1 / self.raise_by), fall)
         rise = self.raise_by ** jnp.where(own, row, 1).astype(damping.dtype)
         factor = jnp.where(falls, fall, jnp.where(rises, rise, 1)).astype(damping.dtype)
         moved = jnp.where(
@@ -297,7 +304,16 @@ class LevenbergMarquardt(Damping):
         limit = jnp.maximum(jnp.maximum(3 * known, 1e-6 * self._first()), damping)
         moved = jnp.where(seen.suspect, jnp.minimum(moved, limit), moved)
         sure = jnp.where(seen.taken, damping, record.sure)
-        return moved, Record(row, sure, calm, slope, stretch, grown), why
+        return moved, Record(row, sure, calm, slope, stretch, home, grown), why
+
+    def _home(self, damping: Array, record: Record, why: Array) -> Array:
+        """Return where λ falls back to after several rises in a row. Evidence of other kinds raises that, too."""
+        home = jnp.where(record.home > 0, record.home, damping)
+        first = (record.rises == 0) & ((why == Answer.RAISED) | (why == Answer.RAISED_REFUSED))
+        home = jnp.where(first | (why == Answer.RAISED_STRETCHED), self.raise_by * damping, home)
+        home = jnp.where(why == Answer.RAISED_SHRUNK, jnp.maximum(home, damping), home)
+        falls = (why == Answer.LOWERED) | (why == Answer.LOWERED_UNMEASURABLE)
+        return jnp.where(falls, jnp.minimum(home, damping), home).astype(damping.dtype)
 
     def _recent(self, record: Record, seen: Evidence) -> tuple[Array, Array]:
         """Return the slope and the stretch of steps on the batches after them, averaged over about ten steps."""

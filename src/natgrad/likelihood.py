@@ -321,8 +321,8 @@ class Categorical(Likelihood):
     def nll(self, outputs: Array, targets: Array) -> Array:
         """Return log Σ eʳ − r_t."""
         if targets.ndim < outputs.ndim:
-            chosen = jnp.take_along_axis(outputs, targets[..., None], axis=-1)[..., 0]
-            return _sum(jax.nn.logsumexp(outputs, axis=-1) - chosen)
+            chosen = jnp.take_along_axis(outputs, targets[..., None], axis=-1)
+            return _sum(jax.nn.logsumexp(outputs, axis=-1) - chosen.squeeze(-1))
         return -_sum(targets.astype(outputs.dtype) * jax.nn.log_softmax(outputs))
 
     def change(self, outputs: Array, new_outputs: Array, targets: Array) -> Array:
@@ -340,7 +340,7 @@ class Categorical(Likelihood):
         near = jnp.max(jnp.abs(apart), axis=-1) <= 1
         small = jnp.where(near[..., None], apart, 0)
         close = jnp.log1p(jnp.sum(jax.nn.softmax(outputs) * jnp.expm1(small), axis=-1))
-        far = jax.nn.logsumexp(new_outputs, axis=-1) - jax.nn.logsumexp(outputs, axis=-1) - own[..., 0]
+        far = jax.nn.logsumexp(new_outputs, axis=-1) - jax.nn.logsumexp(outputs, axis=-1) - own.squeeze(-1)
         return _sum(mass * jnp.where(near, close, far))
 
     def at(self, outputs: Array) -> AtOutputs:

@@ -476,6 +476,17 @@ def test_the_longest_rows_that_can_be_believed_are_bent(monkeypatch):
     np.testing.assert_allclose(some[ten_bent], every[ten_bent], rtol=1e-9)
 
 
+def test_if_every_row_can_be_believed_the_ten_longest_are_bent():
+    opt, params, batch = fit()
+
+    def rows(bend):
+        each = replace(opt, direction=replace(opt.direction, bend=bend))
+        return tree.ravel(jax.jit(lambda: seen(each, params, batch)[1].rows.leaves)(), lead=1)
+
+    bent = np.linalg.norm(np.asarray(rows(1e300) - rows(None)), axis=1) > 0
+    assert bent.tolist() == [True] * fan.BENT + [False] * (opt.direction.count - fan.BENT)
+
+
 def test_where_no_row_lowers_the_loss_a_part_of_the_shortest_does():
     """r = (1 + 10⁴x², x): the residual is large and bends more than any λ of the fan knows."""
 
@@ -549,12 +560,14 @@ def test_pick_gives_up_at_last(shorter):
     assert (found.change, found.predicted) == (0, 0)
 
 
-def test_a_penalty_counts_on_a_krylov_space_too():
-    """Every row is −(F + (l2 + λ)I)⁻¹g, as long as the space is whole."""
+@pytest.mark.parametrize("other", [0.0, 0.3])
+def test_a_penalty_counts_on_a_krylov_space_too(other):
+    """Every row is −(F + (l2 + λ)I)⁻¹g, as long as the space is whole; a damping rule's λ has no part in it."""
     rng = np.random.default_rng(0)
     x, t, params = (jnp.asarray(rng.normal(size=shape)) for shape in ((9, 3), (9, 1), (3, 1)))
     opt = ng.gauss_newton(lambda p, x: x @ p, ng.Gaussian(), l2=0.1)
     opt = replace(opt, direction=replace(opt.direction, largest=1, size=3, bend=None))
+    opt = replace(opt, damping=ng.Constant(other))
     proposal = seen(opt, params, (x, t))[1]
     F, g = np.asarray(x.T @ x) / 9, np.asarray(x.T @ (x @ params - t) / 9 + 0.1 * params)
     rows = tree.ravel(proposal.rows.leaves, lead=1)

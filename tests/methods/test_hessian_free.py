@@ -139,8 +139,9 @@ def test_armijo_cuts_to_a_tenth_at_the_most():
     np.testing.assert_allclose(lengths, [1, 0.1, 0.01, 0.001, 0.0005])
 
 
-def test_armijo_does_not_shorten_a_row_that_leads_up():
-    lengths, found = tried(ng.search.Armijo(), lambda a: a + a**2, slope=1.0)
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
+def test_armijo_does_not_shorten_a_row_that_does_not_lead_down(slope):
+    lengths, found = tried(ng.search.Armijo(), lambda a: slope * a + a**2, slope=slope)
     assert lengths == [1.0]
     assert (found.z, found.change) == (0, 0)
 

@@ -7,7 +7,8 @@ Left out, by kind, are places where another value is no error or none that a pro
 - what is computed with the machine's precision (eps, tiny, a tolerance): another factor is another tolerance;
 - what is asked for its shape and type alone, as in `zeros_like(x[0])`, or `x = y[:1]` if `eval_shape(f, x)` is all
   that becomes of x;
-- what guards a divisor that is not used, as in `x / where(fine, y, 1)`, and the seed of a random key;
+- what guards a divisor that is not used, as in `x / where(fine, y, 1)` and `where(y == 0, 1, y)`, and the seed of a
+  random key;
 - what stands in for a value that is not used, as the 0 in `where(fine, f(where(fine, x, 0)), y)`, and in
   `where(finite, x, 0)`, where all that follows from numbers that are not finite is replaced by NaN;
 - the sign before a `poison`, which is 0 or NaN.
@@ -138,6 +139,8 @@ def _unused(choice: ast.Call) -> list[ast.AST]:
     found = [node.args[2] for node in inside if ast.dump(node.args[0]) == ast.dump(condition)]
     if ast.unparse(condition) == "finite":
         found.append(other)
+    if ast.unparse(condition) == f"{ast.unparse(other)} == 0":
+        found.append(chosen)
     return [node for node in found if isinstance(node, ast.Constant) and type(node.value) is int]
 
 

@@ -188,7 +188,7 @@ class Fan(Direction):
         number = min(BENT, self.count)
         ends = jnp.array(-1), jnp.array(self.count - 1)
         first = jax.lax.fori_loop(0, self.count.bit_length(), halve, ends)[1] if number < self.count else 0
-        window = jnp.minimum(first, self.count - number) + jnp.arange(number)
+        window = jnp.clip(first, 0, self.count - number) + jnp.arange(number)
         a = acceleration(window)
         half = found.lift(jnp.where(jnp.isfinite(a), a, 0)) / 2
         return jnp.zeros_like(rows).at[window].set(half)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from natgrad_paper.errors import UserError
+from natgrad_paper.training.log import Status
 from natgrad_paper.training.loop import Event, Trainer
 from natgrad_paper.training.problem import Method, Problem
 from natgrad_paper.training.settings import CHOOSING
@@ -89,13 +90,18 @@ def pilot(
     seed: int,
     watch: Callable[[Event], object] = lambda event: None,
 ) -> tuple[dict[str, float], int]:
-    """Train a method on a problem to the end of its budget; return its last errors and the number of iterations."""
+    """Train a method on a problem to the end of its budget; return its last errors and the number of iterations.
+
+    The errors of a training that was given up are NaN: its constants are no good, however low they were.
+    """
     errors: dict[str, float] = {}
     with placed.problem.precise():
         trainer = Trainer(placed.problem, method, settings)
         for event in trainer.run(seed, placed.source(method, trainer.settings, seed), settings.budget):
             errors = event.errors or errors
             watch(event)
+    if event.status is Status.GAVE_UP:
+        errors = dict.fromkeys(errors, float("nan"))
     return errors, event.position.iteration
 
 

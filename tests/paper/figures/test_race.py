@@ -143,20 +143,39 @@ def test_tries_keep_the_best_and_go_on_from_it(tool):
     best = tool.tuned(method("race", "adam"), given, attempt)
     assert len(tried) == 10
     assert (best.rate, best.batch, best.steps, best.first, best.average) == (0.024, 25, None, None, 0.999)
-    assert (tried[5].steps, tried[5].rate, tried[6].rate) == (600, 0.024, 0.072)
-    assert (tried[7].first, tried[7].double) == (6, 150)
-    lost = tool.tuned(method("race", "adam"), given, lambda trial: (np.inf, 1))
-    assert lost == given.adam
+    assert (tried[5].first, tried[5].double) == (6, 150)
+    assert (tried[6].steps, tried[6].rate, tried[7].rate) == (600, 0.024, 0.072)
+    assert tool.tuned(method("race", "adam"), given, lambda trial: (np.inf, 1)) is None
+
+
+def test_a_schedule_ends_with_the_steps_of_the_batches_it_is_for(tool):
+    """Growing batches win, and take more steps in the same time."""
+    tried = []
+
+    def attempt(trial):
+        own = trial.adam
+        tried.append(own)
+        return (1.0, 600) if own.first is None else (0.5, 900)
+
+    tool.tuned(method("race", "adam"), settings("race", "adam.batch=50"), attempt)
+    assert [own.steps for own in tried[6:8]] == [900, 900]
+
+
+def test_the_first_of_growing_batches_is_no_larger_than_a_smaller_batch(tool):
+    own = settings("race", "kncg.batch=50", "kncg.first=50").kncg
+    assert tool.batch(0.5)(own, 1) == {"batch": 25, "first": 25}
+    assert tool.batch(2.0)(own, 1) == {"batch": 100, "first": 50}
+    assert tool.batch(2.0)(settings("race", "adam.batch=50").adam, 1) == {"batch": 100}
 
 
 def test_the_tool_writes_down_every_try(tool, tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tool.cache, "enable", lambda: None)
-        patch.setattr(tool, "FIRST_ORDER", tool.FIRST_ORDER[3:4])
+        patch.setattr(tool, "FIRST_ORDER", tool.FIRST_ORDER[2:3])
         tool.main(["--out", str(tmp_path), "--preset", "smoke", "--methods", "adam"])
     rows = (tmp_path / "smoke.csv").read_text().splitlines()
-    assert [row.partition(",")[0] for row in rows] == ["adam", "adam"]
-    assert "first=5" in rows[1]
+    assert [row.partition(",")[0] for row in rows] == ["method", "adam", "adam"]
+    assert "first=5" in rows[2]
     assert capsys.readouterr().out.splitlines()[-1].startswith("adam = { batch = 20")
     with pytest.raises(UserError, match="expected 100 or more, found 3"):
         tool.main(["--out", str(tmp_path), "--seed", "3"])

@@ -68,6 +68,15 @@ def test_own_validation_cases_are_used(tmp_path):
     assert found.training < 1e3
 
 
+def test_a_training_that_was_given_up_is_no_candidate():
+    """Every step meets a NaN and is refused, so the first parameters stay, and their validation error is finite."""
+    inputs, targets = problem().train
+    stuck = problem(train=(inputs, np.full_like(targets, np.nan)), valid=(inputs[:5], targets[:5]))
+    (found,) = tune.tune(stuck, SGD, trials(("sgd.rate=0.1",)), 100, "squared_error", lambda *_: None)
+    assert np.isnan(found.validation)
+    assert found.rank == np.inf
+
+
 @pytest.mark.parametrize(
     ("best", "tried"),
     [(1.0, [0.5, 1, 2]), (8.0, [0.5, 1, 2, 4, 8, 16]), (0.1, [0.0625, 0.125, 0.25, 0.5, 1, 2])],

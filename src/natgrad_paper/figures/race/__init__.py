@@ -1,8 +1,9 @@
 """A race by the clock: KNCG against tuned first-order methods, Shampoo and its kin, kfac-jax and others.
 
 All start from the same weights on the same data and train for the same time; compiling and evaluating do not count.
-They take turns of a few seconds, so that a slow machine slows all of them. `tools/tune_race.py` picks the constants,
-with as many tries for each, on seeds that do not race. Only an otherwise idle machine gives meaningful numbers.
+They take turns of a few seconds, so that a slow machine slows all of them. `tools/tune_race.py` picks constants, with
+as many tries for each, on seeds that do not race; presets.toml says how its own came about. Only an otherwise idle
+machine gives meaningful numbers.
 """
 
 from natgrad_paper.figures.base import figure, settings_with

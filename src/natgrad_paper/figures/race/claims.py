@@ -22,7 +22,7 @@ RIVALS = {
     "nesterov": "tuned Nesterov momentum", "adam": "tuned Adam", "muon": "tuned Muon", "soap": "tuned SOAP",
     "shampoo": "tuned Shampoo", "kfac": "kfac-jax", "hf": "Hessian-Free", "lbfgs": "L-BFGS",
 }  # fmt: skip
-TUNED = ("nesterov", "adam", "muon", "soap", "shampoo")
+TUNED = ("nesterov", "adam", "muon", "soap", "shampoo", "kfac")
 RULE = (
     (
         "sooner",
