@@ -250,9 +250,9 @@ class LevenbergMarquardt(Damping):
 
     def record(self, dtype: Any) -> Record:
         """Return a record of no moves."""
-        none = [jnp.zeros((), dtype) for _ in range(4)]
-        least = jnp.asarray(self.least).astype(dtype)
-        return Record(jnp.zeros((), jnp.int32), none[0], jnp.full((), CALM, jnp.int32), *none[1:], least)
+        sure, slope, stretch, home = (jnp.zeros((), dtype) for _ in range(4))
+        rises, calm = jnp.zeros((), jnp.int32), jnp.full((), CALM, jnp.int32)
+        return Record(rises, sure, calm, slope, stretch, home, jnp.asarray(self.least).astype(dtype))
 
     @property
     def calibrates(self) -> bool:
