@@ -291,7 +291,7 @@ class LevenbergMarquardt(Damping):
         free = jnp.where(seen.rho > 0.9, self.lower_by**3, self.lower_by)
         wary = self.raise_by ** (-(2 ** (calm.astype(damping.dtype) / 8)) / 8)
         fall = jnp.where(calm == CALM, free, jnp.maximum(free, wary))
-        home = self._home(damping, record, why)
+        home = self._home(damping, record, why, own, falls)
         fall = jnp.where(damping > self.raise_by * home, jnp.minimum(fall, 1 / self.raise_by), fall)
         rise = self.raise_by ** jnp.where(own, row, 1).astype(damping.dtype)
         factor = jnp.where(falls, fall, jnp.where(rises, rise, 1)).astype(damping.dtype)
@@ -306,13 +306,11 @@ class LevenbergMarquardt(Damping):
         sure = jnp.where(seen.taken, damping, record.sure)
         return moved, Record(row, sure, calm, slope, stretch, home, grown), why
 
-    def _home(self, damping: Array, record: Record, why: Array) -> Array:
+    def _home(self, damping: Array, record: Record, why: Array, own: Array, falls: Array) -> Array:
         """Return where λ falls back to after several rises in a row. Evidence of other kinds raises that, too."""
         home = jnp.where(record.home > 0, record.home, damping)
-        first = (record.rises == 0) & ((why == Answer.RAISED) | (why == Answer.RAISED_REFUSED))
-        home = jnp.where(first | (why == Answer.RAISED_STRETCHED), self.raise_by * damping, home)
+        home = jnp.where((own & (record.rises == 0)) | (why == Answer.RAISED_STRETCHED), self.raise_by * damping, home)
         home = jnp.where(why == Answer.RAISED_SHRUNK, jnp.maximum(home, damping), home)
-        falls = (why == Answer.LOWERED) | (why == Answer.LOWERED_UNMEASURABLE)
         return jnp.where(falls, jnp.minimum(home, damping), home).astype(damping.dtype)
 
     def _recent(self, record: Record, seen: Evidence) -> tuple[Array, Array]:
