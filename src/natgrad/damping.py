@@ -309,7 +309,8 @@ class LevenbergMarquardt(Damping):
     def _home(self, damping: Array, record: Record, why: Array, own: Array, falls: Array) -> Array:
         """Return where λ falls back to after several rises in a row. Evidence of other kinds raises that, too."""
         home = jnp.where(record.home > 0, record.home, damping)
-        home = jnp.where((own & (record.rises == 0)) | (why == Answer.RAISED_STRETCHED), self.raise_by * damping, home)
+        first = own & (record.rises == 0)
+        home = jnp.where(first | (why == Answer.RAISED_STRETCHED), self.raise_by * damping, home)
         home = jnp.where(why == Answer.RAISED_SHRUNK, jnp.maximum(home, damping), home)
         return jnp.where(falls, jnp.minimum(home, damping), home).astype(damping.dtype)
 
